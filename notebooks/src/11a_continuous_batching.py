@@ -17,21 +17,57 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# 256 people ask at the same moment, and the cache has room for about a third of their requests.
+# Many people ask at the same moment, and the cache has room for a part of their requests.
 # **How does an engine answer all of them, and keep the GPU busy meanwhile?**
 #
-# You can't fill the cache once and wait until all of these requests have finished: the answers differ in length, and a short one would wait for the longest. You can't compute the requests one by one either: a step over 64 sequences takes only about three times as long as a step over one (you measure it below).
+# You can't compute the requests one by one: a step over 64 sequences takes only two to three times as long as a step over one. And if you fill a batch once and wait until all of it has finished, short answers wait for the longest.
 #
-# After this lesson you can say which sequences run in the next step and with which of their tokens, build the arrays that one forward needs for all of them, and write the two methods of a scheduler that let a sequence in and give it its share of a step.
-# %% [markdown] key="question" lang="zh" src="0bb57faf"
+# Below, eight requests share four seats. A row is a seat, a column is a step, a colour is a request.
+# %% [markdown] key="question" lang="zh" src="e2426d0e"
 # ## 问题
 #
-# 256 个人同时提问，而缓存只放得下其中大约三分之一的请求。
+# 很多人同时提问，而缓存只放得下其中一部分请求。
 # **推理引擎怎样回答所有人，又不让 GPU 闲着？**
 #
-# 不能凑齐一批、等全部结束再换下一批：回答有长有短，短的会被最长的拖住。也不能一个一个算：一步算 64 条序列，用时只有一步算一条的三倍左右（后面会测）。
+# 不能一个一个算：一步算 64 条序列，用时只有一步算一条的两三倍。也不能凑齐一批、等全部结束再换下一批，因为短的回答会被最长的拖住。
 #
-# 学完本课，你能说出下一步运行哪些序列、各算哪些 token，能写出一次前向计算需要的各个数组，还能写出调度器里的两个方法：一个把序列放进来，一个决定它在这一步算多少。
+# 下面是八个请求，并发上限为 4。一行是一路，一列是一步，一种颜色是一个请求。
+
+# %% key="static_and_continuous" lang="en"
+from minikv.course.diagrams import seats
+from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
+
+answers = (3, 14, 5, 9, 4, 12, 2, 7)  # tokens to generate
+asks = [Ask(tuple(range(100 * i, 100 * i + 8)), new) for i, new in enumerate(answers)]
+options = dict(num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
+static, continuous = run_batches(asks, 4, **options), run_load(asks, **options)
+show(seats({"static batches of four": static, "continuous batching": continuous}, 4, "en"))
+# %% key="static_and_continuous" lang="zh"
+from minikv.course.diagrams import seats
+from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
+
+answers = (3, 14, 5, 9, 4, 12, 2, 7)  # 每个请求生成多少个 token
+asks = [Ask(tuple(range(100 * i, 100 * i + 8)), new) for i, new in enumerate(answers)]
+options = dict(num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
+static, continuous = run_batches(asks, 4, **options), run_load(asks, **options)
+show(seats({"静态批处理，每批四个": static, "连续批处理": continuous}, 4, "zh"))
+
+# %% [markdown] key="able" lang="en"
+# Both pictures are drawn from runs of a real scheduler. In the static batches almost half of the cells compute nothing.
+#
+# After this lesson you can
+#
+# - say which sequences run in the next step, and with which of their tokens,
+# - build the arrays that one forward needs for all of them,
+# - write the two methods of a scheduler that let a sequence in and give it its share of a step.
+# %% [markdown] key="able" lang="zh" src="987175bd"
+# 两张图都出自真正的调度器。静态批处理里，将近一半的格子什么也没有算。
+#
+# 学完本课，你能
+#
+# - 说出下一步运行哪些序列、各算哪些 token；
+# - 写出一次前向计算需要的各个数组；
+# - 写出调度器里的两个方法：一个把序列放进来，一个决定它在这一步算多少。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -44,7 +80,7 @@
 #
 # **一步**（step）就是模型对一个 **batch** 的序列做一次前向计算；解码时，batch 里的每条序列由此得到一个 token。
 # **静态**批处理让所有序列同时开始，等最后一条也结束了，才开始下一个 batch。
-# 一个 batch 最多有若干**席位**（`max_num_seqs`），一步最多计算若干 token，即**预算**（`max_batched_tokens`；nano 和 vLLM 写作 `max_num_batched_tokens`）。
+# 一个 batch 最多有多少条序列，由**并发上限**（`max_num_seqs`）决定；一步最多计算多少个 token，叫作**预算**（`max_batched_tokens`；nano 和 vLLM 写作 `max_num_batched_tokens`）。
 
 # %% key="predict_static"
 predict("static_steps", ...)
@@ -53,55 +89,33 @@ predict("static_steps", ...)
 # ## One list, no batches
 #
 # **Continuous batching** makes the batch anew for every step ([Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022).
-# A sequence that has ended leaves at once, and the first request in the queue takes its seat.
-#
-# Here are eight requests and four seats. A row is a request, a column is a step. Blue computes a prompt, orange one token of the answer (a decode), grey waits.
-# Before you look: the upper chart computes two batches of four, one after the other. How many steps will the lower one have?
-# %% [markdown] key="list" lang="zh" src="ffb6dca3"
+# A sequence that has ended leaves at once, and the first request in the queue takes its seat: in the picture, request 4 begins in the step after request 0 has ended.
+# %% [markdown] key="list" lang="zh" src="6bfdc31a"
 # ## 没有固定的 batch，只有一份名单
 #
 # **连续批处理**（continuous batching）在每一步都重新组一个 batch（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
-# 序列一结束就移出 batch，等待队列的第一个请求马上补进来。
-#
-# 下面有八个请求、四个席位。一行是一个请求，一列是一步。蓝色表示计算提示词，橙色表示回答的一个 token（解码），灰色表示等待。
-# 看图之前先想一想：上图是四条一批，一批做完再做下一批；下图会有多少步？
+# 序列一结束就移出 batch，等待队列的第一个请求马上补进来。例如图里的请求 4，在请求 0 结束后的下一步就开始了。
 
-# %% key="static_and_continuous"
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
+# %% key="list_table" lang="en"
+from minikv.course import Table
 
-from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
+runs = {"static batches of four": static, "continuous batching": continuous}
+rows = [[name, ran.steps, ran.generated, ran.generated / ran.steps] for name, ran in runs.items()]
+Table(["", "steps", "tokens", "tokens a step"], rows)
+# %% key="list_table" lang="zh"
+from minikv.course import Table
 
-answers = (3, 14, 5, 9, 4, 12, 2, 7)
-asks = [Ask(tuple(range(100 * i, 100 * i + 8)), new) for i, new in enumerate(answers)]
-static = run_batches(asks, 4, num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
-continuous = run_load(asks, num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
-
-rans = {"static": static, "continuous": continuous}
-heads = [
-    t("chart_" + name, steps=ran.steps, tokens=ran.generated, each=ran.generated / ran.steps)
-    for name, ran in rans.items()
-]
-shades, kinds = [[0, "rgba(121,121,123,0.3)"], [0.5, "#4b95e9"], [1, "#ea7300"]], {".": 0, "#": 1, "o": 2}
-figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.16, subplot_titles=heads)
-lines = []
-for place, (head, ran) in enumerate(zip(heads, rans.values()), start=1):
-    lines += [head, *(f"{number:>2} |{row}|" for number, row in enumerate(ran.chart))]
-    cells = [[kinds.get(cell) for cell in row] for row in ran.chart]
-    grid = go.Heatmap(z=cells, colorscale=shades, zmin=0, zmax=2, xgap=2, ygap=2, showscale=False)
-    figure.add_trace(grid, row=place, col=1)
-    figure.update_yaxes(autorange="reversed", title=t("chart_request"), row=place, col=1)
-figure.update_xaxes(title=t("chart_step"), row=2, col=1)
-figure.update_layout(height=460, margin={"t": 40, "r": 20})
-show(figure, text="\n".join(lines), caption=t("chart_caption"))
+runs = {"静态批处理，每批四个": static, "连续批处理": continuous}
+rows = [[name, ran.steps, ran.generated, ran.generated / ran.steps] for name, ran in runs.items()]
+Table(["", "步数", "token 数", "每步 token 数"], rows)
 
 # %% [markdown] key="list_read" lang="en"
-# The charts come from a real scheduler, `minikv.engine.Scheduler`, with nothing computed: it doesn't know whether a forward runs between its `schedule` and its `finish`.
+# The scheduler is `minikv.engine.Scheduler`, with nothing computed: it doesn't know whether a forward runs between its `schedule` and its `finish`.
 # That is on purpose. Decisions need no GPU.
 #
 # The small engine, `minikv.nano`, decides the same in a few lines. Read them from top to bottom: `running` first, the oldest before the others, then the queue, until the budget is spent.
-# %% [markdown] key="list_read" lang="zh" src="bdc42f78"
-# 这两张图出自真正的调度器 `minikv.engine.Scheduler`，只是什么也没有计算：在它的 `schedule` 和 `finish` 之间有没有前向计算，它并不知道。
+# %% [markdown] key="list_read" lang="zh" src="fd41d2db"
+# 这里用的是 `minikv.engine.Scheduler`，只是什么也没有计算：在它的 `schedule` 和 `finish` 之间有没有前向计算，它并不知道。
 # 这是有意的：做决定用不着 GPU。
 #
 # 小引擎 `minikv.nano` 用几行代码做同样的决定。从上往下读：先是 `running`，最老的在前；然后是等待队列，直到预算用完。
@@ -137,7 +151,7 @@ show_source(nano_llm.LLM.step)
 # `minikv.LLM` 做的也是这些，只是更周全。tiny-gqa 学过一件事，就是从前文里找：提示词给几个人名各配一座城市，最后问其中一个。
 # （在 CPU 上只用一个线程：模型太小，线程多了，大半时间都在互相等待。）
 
-# %% key="model"
+# %% key="model" lang="en"
 import torch
 
 from minikv import LLM, SamplingParams
@@ -149,40 +163,103 @@ def likeliest(tokens):
 
 
 torch.set_num_threads(1)
-tiny = load("tiny-gqa")
-example = recall_prompt(seed=1)
-print(example.text)
+tiny, example = load("tiny-gqa"), recall_prompt(seed=1)
 with LLM(tiny, num_blocks=64) as llm:
     [output] = llm.generate([example.text], likeliest(1))
-print(t("asked", answer=output.text.strip(), right=example.answer))
+Table(["prompt", "the model says", "right"], [[example.text, output.text.strip(), example.answer]])
+# %% key="model" lang="zh"
+import torch
+
+from minikv import LLM, SamplingParams
+from minikv.models import load, recall_documents, recall_prompt
+
+
+def likeliest(tokens):
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+
+
+torch.set_num_threads(1)
+tiny, example = load("tiny-gqa"), recall_prompt(seed=1)
+with LLM(tiny, num_blocks=64) as llm:
+    [output] = llm.generate([example.text], likeliest(1))
+Table(["提示词", "模型回答", "正确答案"], [[example.text, output.text.strip(), example.answer]])
 
 # %% [markdown] key="many" lang="en"
 # Now 256 of them at once, 16 tokens each, and blocks for about a third.
 # Each answer is right or wrong, and must not depend on the other 255.
-# %% [markdown] key="many" lang="zh" src="33857281"
+#
+# `monitor.cache` follows the cache while the cell runs. The picture that stays is the one after eight steps: the pool is full, and most requests wait.
+# %% [markdown] key="many" lang="zh" src="d1b41e68"
 # 现在一次来 256 个请求，每个生成 16 个 token，块只够其中大约三分之一同时用。
 # 每个回答非对即错，而且不应受另外 255 个的影响。
+#
+# `monitor.cache` 在单元格运行时跟着缓存变化。保存下来的图是八步之后的样子：块池满了，多数请求还在等待。
 
-# %% key="many_code"
+# %% key="many_code" tags="hardware" lang="en"
+from minikv.course import monitor
 from minikv.engine import EventLog
 
 examples = [recall_prompt(seed=seed) for seed in range(256)]
-prompts = [each.text for each in examples]
+prompts, log, done = [each.text for each in examples], EventLog(), {}
+with LLM(tiny, num_blocks=256, max_num_seqs=256, emit=log) as llm:
+    names = [llm.add_request(prompt, likeliest(16)) for prompt in prompts]
+    for _ in range(8):
+        llm.step()
+    seen = monitor.cache(llm, lang="en")
+    show(seen)  # live from here on
+    while llm.has_work:
+        done |= {out.request: out for out in llm.step().finished}
+    seen.stop()
+# %% key="many_code" tags="hardware" lang="zh"
+from minikv.course import monitor
+from minikv.engine import EventLog
 
+examples = [recall_prompt(seed=seed) for seed in range(256)]
+prompts, log, done = [each.text for each in examples], EventLog(), {}
+with LLM(tiny, num_blocks=256, max_num_seqs=256, emit=log) as llm:
+    names = [llm.add_request(prompt, likeliest(16)) for prompt in prompts]
+    for _ in range(8):
+        llm.step()
+    seen = monitor.cache(llm, lang="zh")
+    show(seen)  # 从这里开始实时变化
+    while llm.has_work:
+        done |= {out.request: out for out in llm.step().finished}
+    seen.stop()
 
+# %% key="many_table" lang="en"
 def count_right(outputs, asked):
     return sum(out.text.split()[0] == each.answer for out, each in zip(outputs, asked))
 
 
-log = EventLog()
-with LLM(tiny, num_blocks=256, max_num_seqs=256, emit=log) as llm:
-    outputs = llm.generate(prompts, likeliest(16))
-steps = log.of("step")
-print(t("many_right", right=count_right(outputs, examples), total=len(examples)))
-print(t("many_load", blocks=sum(-(-(len(out.prompt_token_ids) + 15) // 16) for out in outputs)))
-most_running, most_used = max(step.running for step in steps), max(step.used[0] for step in steps)
-print(t("many_steps", steps=len(steps), running=most_running, used=most_used))
-print(t("many_preempted", count=len(log.of("preempt"))))
+outputs, steps = [done[name] for name in names], log.of("step")
+needed = sum(-(-(len(out.prompt_token_ids) + 15) // 16) for out in outputs)
+rows = [
+    ["right answers of 256", count_right(outputs, examples)],
+    ["blocks that all would need at once", needed],
+    ["blocks of the pool", 256],
+    ["steps", len(steps)],
+    ["most sequences in a step", max(step.running for step in steps)],
+    ["most blocks in use", max(step.used[0] for step in steps)],
+    ["preemptions", len(log.of("preempt"))],
+]
+Table(["", ""], rows)
+# %% key="many_table" lang="zh"
+def count_right(outputs, asked):
+    return sum(out.text.split()[0] == each.answer for out, each in zip(outputs, asked))
+
+
+outputs, steps = [done[name] for name in names], log.of("step")
+needed = sum(-(-(len(out.prompt_token_ids) + 15) // 16) for out in outputs)
+rows = [
+    ["256 个里答对", count_right(outputs, examples)],
+    ["全部同时放下所需的块", needed],
+    ["块池的块数", 256],
+    ["步数", len(steps)],
+    ["一步里最多的序列数", max(step.running for step in steps)],
+    ["最多占用的块", max(step.used[0] for step in steps)],
+    ["抢占次数", len(log.of("preempt"))],
+]
+Table(["", ""], rows)
 
 # %% [markdown] key="formula" lang="en"
 # All 256 answers are there, with about a third of the blocks. Some sequences lost their blocks on the way and got them back; [lesson 11b](11b_when_blocks_run_out.ipynb) shows how.
@@ -231,16 +308,30 @@ print(t("many_preempted", count=len(log.of("preempt"))))
 # 即使不放新请求进来，第一个不等式的左边也会随着解码不断**变大**：每条序列每 $B$ 步就要再多一个块。
 # 以 Llama-3.1-8B 为例，缓存 55 GiB，每个请求输入 1,024、输出 1,024 个 token：
 
-# %% key="capacity"
+# %% key="capacity" lang="en"
 from minikv.plan import CacheSpec
 from minikv.units import GIB
 
 spec = CacheSpec.from_config("Llama-3.1-8B")
 pool_blocks = 55 * GIB // spec.block_bytes(16)
-print(t("pool", blocks=pool_blocks, tokens=pool_blocks * 16))
-for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 1023)):
+rows = []
+for moment, tokens in (("prompt only", 1024), ("half-way", 1024 + 512), ("at the end", 1024 + 1023)):
     blocks = -(-tokens // 16)
-    print(t("fits", moment=t("moment_" + moment), tokens=tokens, blocks=blocks, most=pool_blocks // blocks))
+    rows.append([moment, tokens, blocks, pool_blocks // blocks])
+title = f"{pool_blocks:,} blocks of 16 tokens: {pool_blocks * 16:,} tokens"
+Table(["moment", "tokens a sequence", "blocks a sequence", "sequences that fit"], rows, title=title)
+# %% key="capacity" lang="zh"
+from minikv.plan import CacheSpec
+from minikv.units import GIB
+
+spec = CacheSpec.from_config("Llama-3.1-8B")
+pool_blocks = 55 * GIB // spec.block_bytes(16)
+rows = []
+for moment, tokens in (("只有提示词", 1024), ("生成到一半", 1024 + 512), ("即将结束", 1024 + 1023)):
+    blocks = -(-tokens // 16)
+    rows.append([moment, tokens, blocks, pool_blocks // blocks])
+title = f"{pool_blocks:,} 个块，块大小 16：共 {pool_blocks * 16:,} 个 token"
+Table(["时刻", "每条 token 数", "每条块数", "放得下几条"], rows, title=title)
 
 # %% [markdown] key="admission" lang="en"
 # (The last token that is generated is never stored: nothing comes after it.)
@@ -251,11 +342,11 @@ for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 102
 #
 # ## Who is let in
 #
-# One free block isn't enough to get in. A sequence must have blocks for *all* its tokens, beside what the running ones need next. Otherwise it could be let in and lose its blocks in the next step. (vLLM can ask for the whole prompt, too, since [PR #37307](https://github.com/vllm-project/vllm/pull/37307).)
+# One free block isn't enough to get in. A sequence must have blocks for *all* its tokens, beside what the running ones need next. Otherwise it could be let in and lose its blocks in the next step.
 # And a short request never overtakes a long one ahead of it in the queue, even if it would fit: otherwise the long one would wait as long as short ones keep coming.
 #
 # In an empty pool, how many are let in at once?
-# %% [markdown] key="admission" lang="zh" src="5252b0d1"
+# %% [markdown] key="admission" lang="zh" src="f25c68f4"
 # （生成的最后一个 token 不必存：它后面没有别的 token 了。）
 #
 # 如果拿提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
@@ -264,7 +355,7 @@ for moment, tokens in (("begin", 1024), ("half", 1024 + 512), ("end", 1024 + 102
 #
 # ## 放哪些请求进来
 #
-# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则下一个失去块的就是它。（vLLM 从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，也可以要求放得下整个提示词。）
+# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则下一个失去块的就是它。
 # 而且，排在长请求后面的短请求，即使放得下也不能越过它；否则只要短请求不断到来，长请求就得一直等下去。
 #
 # 块池空着的时候，一次能放进来多少个？
@@ -297,26 +388,30 @@ show_source(nano_scheduler.Scheduler.admit)
 #
 # 下面有三条序列：Q 在解码，R 的开头与 Q 是同一段 9 个 token 的系统提示词，S 太长，12 个 token 的预算剩下的部分放不下。
 
-# %% key="mixed_step"
+# %% key="mixed_step" lang="en"
 from minikv.blocks import BlockManager
+from minikv.course.diagrams import packed_step
 from minikv.engine import Scheduler
 
 scheduler = Scheduler(BlockManager(num_blocks=32, block_size=4), max_num_seqs=8, max_batched_tokens=12)
-system = list(range(10, 19))
+system = list(range(10, 19))  # the prompt that Q and R begin with
 scheduler.add("Q", system, SamplingParams(max_tokens=8))
-scheduler.finish(scheduler.schedule(), [7])
+scheduler.finish(scheduler.schedule(), [7])  # Q has its first token
 scheduler.add("R", [*system, 50, 51, 52], SamplingParams(max_tokens=8))
 scheduler.add("S", list(range(100, 120)), SamplingParams(max_tokens=8))
-step = scheduler.schedule()
-for item in step.items:
-    samples = [seq_id.request for seq_id in item.samples]
-    print(t("item", name=item.id.request, start=item.start, last=item.end - 1, samples=samples))
-batch = step.batch
-print()
-print("positions    ", batch.positions.tolist())
-print("slot_mapping ", batch.slot_mapping[0].tolist())
-print("query_starts ", batch.query_starts.tolist())
-print("lengths      ", batch.lengths.tolist())
+show(packed_step(scheduler.schedule(), "en"))
+# %% key="mixed_step" lang="zh"
+from minikv.blocks import BlockManager
+from minikv.course.diagrams import packed_step
+from minikv.engine import Scheduler
+
+scheduler = Scheduler(BlockManager(num_blocks=32, block_size=4), max_num_seqs=8, max_batched_tokens=12)
+system = list(range(10, 19))  # Q 和 R 开头相同的提示词
+scheduler.add("Q", system, SamplingParams(max_tokens=8))
+scheduler.finish(scheduler.schedule(), [7])  # Q 得到第一个 token
+scheduler.add("R", [*system, 50, 51, 52], SamplingParams(max_tokens=8))
+scheduler.add("S", list(range(100, 120)), SamplingParams(max_tokens=8))
+show(packed_step(scheduler.schedule(), "zh"))
 
 # %% [markdown] key="step_read" lang="en"
 # - **positions** are counted in the sequence, not in the row: RoPE turns each key by its position, and a chunk does not begin at 0 again.
@@ -330,7 +425,6 @@ print("lengths      ", batch.lengths.tolist())
 #
 # nano makes `positions`, `slots` and `lengths` too. `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row.
 # In place of `query_starts` it has two others: `last` is the row of each sequence's last token, whose logits choose the next one, and `groups` lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
-
 # %% [markdown] key="step_read" lang="zh" src="7cb23594"
 # - **positions** 按序列数，不按这一行数：RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
 # - **slot_mapping** 说 K 和 V 写到哪里（[第 09 课](09_pages_and_blocks.ipynb)）。
@@ -343,7 +437,6 @@ print("lengths      ", batch.lengths.tolist())
 #
 # nano 也有 `positions`、`slots` 和 `lengths`。`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行。
 # 它不用 `query_starts`，而是用另外两个：`last` 是每条序列最后一个 token 所在的行，下一个 token 由这一行的 logits 决定；`groups` 列出纯 torch 一次算哪些（最多 16 条解码，或者一条序列的一段）。
-
 
 # %% key="nano_pack"
 from minikv.nano import runner as nano_runner
@@ -372,28 +465,35 @@ show_source(nano_scheduler.Scheduler.pack, nano_runner.make_batch)
 # %% key="predict_first_token"
 predict("first_token", ...)
 
-# %% key="chunked"
+# %% key="chunked" lang="en"
+from minikv.course.diagrams import step_tokens
+
 talkers = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
 load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
-for budget in (1024, 128, 64):
-    ran = run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget)
-    print(t("chunked_head", budget=budget, largest=max(ran.tokens), first=ran.first[-1] - 4 + 1))
-    print(f"   |{ran.chart[0]}|\n   |{ran.chart[-1]}|")
+runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
+show(step_tokens(runs, "en"))
+rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
+Table(["budget", "largest step", "first token of the long prompt, in its step", "a talker's last token, in step"], rows)
+# %% key="chunked" lang="zh"
+from minikv.course.diagrams import step_tokens
+
+talkers = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
+load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
+runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
+show(step_tokens(runs, "zh"))
+rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
+Table(["预算", "最大的一步", "长提示词第一个 token 在它的第几步", "原有序列最后一个 token 在第几步"], rows)
 
 # %% [markdown] key="chunked_read" lang="en"
-# (The upper row is one of four that talk, the lower one the long prompt.)
-#
-# The four that talk have missed no step. The budget decides how long a step can get. The newcomer pays for it: its first token comes later.
+# The four that decode have missed no step: their last token comes in the same step each time. The budget decides how long a step can get. The newcomer pays for it: its first token comes later.
 # These are the two latencies of serving: **TTFT**, time to the first token, and **TPOT**, time per output token after it.
 # The same with the model, where a step takes real time:
-# %% [markdown] key="chunked_read" lang="zh" src="10dcfa0e"
-# （上面一行是四条正在输出的序列之一，下面一行是长提示词。）
-#
-# 正在输出的序列一步也没有落下。预算决定的是一步最长有多长；代价由新来的承担，它的第一个 token 要多等几步。
+# %% [markdown] key="chunked_read" lang="zh" src="435c76f0"
+# 正在解码的四条序列一步也没有落下：无论预算多大，它们的最后一个 token 都出自同一步。预算决定的是一步最长有多长；代价由新来的承担，它的第一个 token 要多等几步。
 # 推理服务的两个延迟就在这里：**首 token 延迟**（TTFT），以及之后的**每 token 延迟**（TPOT）。
 # 接上模型再来一遍，这回每一步都要花实实在在的时间：
 
-# %% key="chunked_time" tags="timing"
+# %% key="step_times"
 import time
 
 [article] = recall_documents(1, seed=5, facts=24, context=1500, queries=1, span=3)
@@ -413,12 +513,20 @@ def step_times(budget):
             seconds.append(time.perf_counter() - start)
     return sorted(seconds)
 
-
-print(t("longest_head"))
+# %% key="chunked_time" tags="timing" lang="en"
+rows = []
 for budget in (2048, 256, 64):
-    runs = [step_times(budget) for _ in range(3)]
+    runs = [step_times(budget) for _ in range(3)]  # the best of three
     longest, median = min(run[-1] for run in runs), min(run[len(run) // 2] for run in runs)
-    print(t("longest_line", budget=budget, longest=longest * 1e3, median=median * 1e3))
+    rows.append([budget, longest * 1e3, median * 1e3])
+Table(["budget", "longest step, ms", "median step, ms"], rows)
+# %% key="chunked_time" tags="timing" lang="zh"
+rows = []
+for budget in (2048, 256, 64):
+    runs = [step_times(budget) for _ in range(3)]  # 跑三次取最快
+    longest, median = min(run[-1] for run in runs), min(run[len(run) // 2] for run in runs)
+    rows.append([budget, longest * 1e3, median * 1e3])
+Table(["预算", "最长的一步（毫秒）", "中位数（毫秒）"], rows)
 
 # %% [markdown] key="chunks_exercise" lang="en"
 # The longest step gets shorter with the budget. The median step gets longer: with 64 tokens a step the article needs so many chunks that more than half of the steps have one.
@@ -439,19 +547,34 @@ for budget in (2048, 256, 64):
 # 同一篇文档，二十四个问题。每个提示词都是这篇文档，后面接上“?”和一个人名。
 # 第一个请求把文档算一遍；其余的找到它的块（[第 09 课](09_pages_and_blocks.ipynb)），只算后面的部分。
 
-# %% key="prefix"
+# %% key="prefix" lang="en"
 [document] = recall_documents(1, seed=3, facts=24, context=192, queries=24, span=72)
 context = " ".join(document.words[1:193])
 questions = [f"{context} ? {question.name}" for question in document.questions]
+rows = []
 for tenants in (1, 4, 24):
     with LLM(tiny, num_blocks=512, max_num_seqs=64) as llm:
         first = llm.generate(questions[:1], likeliest(1), salt="tenant 0")
         salts = [f"tenant {number % tenants}" for number in range(1, 24)]
         outputs = first + llm.generate(questions[1:], likeliest(1), salt=salts)
-    right = count_right(outputs, document.questions)
     hits = sum(out.num_cached for out in outputs)
     total = sum(len(out.prompt_token_ids) for out in outputs)
-    print(t("prefix_line", tenants=tenants, hits=hits, total=total, share=hits / total, right=right))
+    rows.append([tenants, total, hits, f"{hits / total:.0%}", count_right(outputs, document.questions)])
+Table(["tenants", "tokens of prompts", "found", "share", "right of 24"], rows, right=["share"])
+# %% key="prefix" lang="zh"
+[document] = recall_documents(1, seed=3, facts=24, context=192, queries=24, span=72)
+context = " ".join(document.words[1:193])
+questions = [f"{context} ? {question.name}" for question in document.questions]
+rows = []
+for tenants in (1, 4, 24):
+    with LLM(tiny, num_blocks=512, max_num_seqs=64) as llm:
+        first = llm.generate(questions[:1], likeliest(1), salt="tenant 0")
+        salts = [f"tenant {number % tenants}" for number in range(1, 24)]
+        outputs = first + llm.generate(questions[1:], likeliest(1), salt=salts)
+    hits = sum(out.num_cached for out in outputs)
+    total = sum(len(out.prompt_token_ids) for out in outputs)
+    rows.append([tenants, total, hits, f"{hits / total:.0%}", count_right(outputs, document.questions)])
+Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"], rows, right=["比例"])
 
 # %% [markdown] key="prefix_read" lang="en"
 # The answers stay the same; what changes is how much is computed for them.
@@ -484,11 +607,8 @@ for tenants in (1, 4, 24):
 #
 # 它随 $b$ 上升，最后趋近 $1/c$。在这台机器上：
 
-# %% key="throughput" tags="timing"
-import numpy as np
-
-batches, step_seconds = (1, 2, 4, 8, 16, 32, 64), []
-for size in batches:
+# %% key="throughput_run"
+def step_seconds(size):
     with LLM(tiny, num_blocks=400, max_num_seqs=64) as llm:
         for prompt in prompts[:size]:
             llm.add_request(prompt, likeliest(60))
@@ -499,12 +619,34 @@ for size in batches:
             start = time.perf_counter()
             llm.step()
             seconds.append(time.perf_counter() - start)
-        step_seconds.append(sorted(seconds)[10])
-c, a = np.polyfit(batches, step_seconds, 1)
-print(t("throughput_head"))
-for size, seconds in zip(batches, step_seconds):
-    print(f"{size:>5} {seconds * 1e3:>9.2f} {size / seconds:>10,.0f} {size / (a + c * size):>10,.0f}")
-print(t("throughput_fit", a=a * 1e3, c=c * 1e3, most=1 / c))
+    return sorted(seconds)[10]
+
+# %% key="throughput" tags="timing" lang="en"
+import numpy as np
+
+from minikv.course.charts import lines
+
+measured = {size: step_seconds(size) for size in (1, 2, 4, 8, 16, 32, 64)}
+c, a = np.polyfit(list(measured), list(measured.values()), 1)
+rates = {
+    "measured": {size: size / seconds for size, seconds in measured.items()},
+    "b / (a + c b)": {size: size / (a + c * size) for size in measured},
+}
+show(lines(rates, x="sequences in the batch", y="tokens a second", log="x", points=["measured"], levels={"1/c": 1 / c}))
+Table(["a, ms", "c, ms", "limit 1/c, tokens/s"], [[a * 1e3, c * 1e3, 1 / c]])
+# %% key="throughput" tags="timing" lang="zh"
+import numpy as np
+
+from minikv.course.charts import lines
+
+measured = {size: step_seconds(size) for size in (1, 2, 4, 8, 16, 32, 64)}
+c, a = np.polyfit(list(measured), list(measured.values()), 1)
+rates = {
+    "测得": {size: size / seconds for size, seconds in measured.items()},
+    "b / (a + c b)": {size: size / (a + c * size) for size in measured},
+}
+show(lines(rates, x="batch 里的序列数", y="token / 秒", log="x", points=["测得"], levels={"1/c": 1 / c}))
+Table(["a（毫秒）", "c（毫秒）", "极限 1/c（token/秒）"], [[a * 1e3, c * 1e3, 1 / c]])
 
 # %% [markdown] key="flat" lang="en"
 # ### Memory is flat in decode
@@ -517,7 +659,7 @@ print(t("throughput_fit", a=a * 1e3, c=c * 1e3, most=1 / c))
 # 缓存是一次建好的（[第 07 课](07_allocate_once.ipynb)），所以解码可以往里写，但不该再分配任何会留下来的东西。
 # 八条序列、100 步，看看结束后比开始时多出多少；再换成会增长的缓存，即 transformers 自带的，做同样的事：
 
-# %% key="flat_code" tags="hardware"
+# %% key="flat_code"
 from transformers import DynamicCache
 
 from minikv.memory import measure_peak
@@ -535,18 +677,30 @@ def decode_growing(model, tokens, cache, steps):
     for _ in range(steps):
         tokens = model(tokens, past_key_values=cache).logits[:, -1:].argmax(-1)
 
-
+# %% key="flat_run" tags="hardware" lang="en"
 with LLM(tiny, num_blocks=256, max_num_seqs=8) as llm:
     decode(llm, 4)
     ours = measure_peak(lambda: decode(llm, 100))
+    # 27 tokens of prompt and 99 of answer, for each of the eight
     written = 8 * 126 * sum(group.block_bytes(1) for group in llm.cache.kv_cache_groups)
 
 ids = tiny.tokenizer(prompts[:8], return_tensors="pt")["input_ids"].to(tiny.model.device)
 cache = DynamicCache(config=tiny.model.config)
 theirs = measure_peak(lambda: decode_growing(tiny.model, ids, cache, 100))
-print(t("flat_written", written=written))
-for name, report in (("ours", ours), ("theirs", theirs)):
-    print(t("flat_line", kept=report.kept, extra=report.extra, name=t("flat_" + name)))
+rows = [["the engine", ours.kept, ours.extra], ["a cache that grows", theirs.kept, theirs.extra]]
+Table(["", "kept afterwards, B", "most at once, B"], rows, lines=[f"K and V of the 8 sequences: {written:,} B"])
+# %% key="flat_run" tags="hardware" lang="zh"
+with LLM(tiny, num_blocks=256, max_num_seqs=8) as llm:
+    decode(llm, 4)
+    ours = measure_peak(lambda: decode(llm, 100))
+    # 八条序列，每条提示词 27 个 token，生成的 99 个
+    written = 8 * 126 * sum(group.block_bytes(1) for group in llm.cache.kv_cache_groups)
+
+ids = tiny.tokenizer(prompts[:8], return_tensors="pt")["input_ids"].to(tiny.model.device)
+cache = DynamicCache(config=tiny.model.config)
+theirs = measure_peak(lambda: decode_growing(tiny.model, ids, cache, 100))
+rows = [["我们的引擎", ours.kept, ours.extra], ["会增长的缓存", theirs.kept, theirs.extra]]
+Table(["", "结束后多出（B）", "过程中最多多出（B）"], rows, lines=[f"8 条序列的 K 和 V：{written:,} B"])
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -563,7 +717,7 @@ for name, report in (("ours", ours), ("theirs", theirs)):
 # 下面用两种办法弄错 batch，每次只改一个数组。第一种：每一段的位置都从 0 开始。第二种：`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少个 token。
 # 预算为 64，每个提示词都被切成几段。
 
-# %% key="break_positions"
+# %% key="break_changes"
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -582,21 +736,41 @@ def chunk_lengths(step, batch):
     wrong = torch.tensor([len(item.tokens) for item in step.items], dtype=torch.int32)
     return replace(batch, lengths=(wrong.to(batch.positions.device),))
 
-
-for change in (as_it_is, relative_positions, chunk_lengths):
+# %% key="break_positions" lang="en"
+changes = {
+    "the batch as it is": as_it_is,
+    "positions begin at 0 in every chunk": relative_positions,
+    "lengths of the chunk only": chunk_lengths,
+}
+rows = []
+for name, change in changes.items():
     with LLM(tiny, num_blocks=512, max_num_seqs=16, max_batched_tokens=64) as llm:
         right_batch = llm.runner.batch
         with patch.object(llm.runner, "batch", lambda step: change(step, right_batch(step))):
             outputs = llm.generate(questions, likeliest(1), salt=[str(number) for number in range(24)])
-    right = count_right(outputs, document.questions)
-    print(t("break_line", right=right, total=len(questions), name=t("break_" + change.__name__)))
+    rows.append([name, count_right(outputs, document.questions), len(questions)])
+Table(["change", "right", "of"], rows)
+# %% key="break_positions" lang="zh"
+changes = {
+    "batch 保持原样": as_it_is,
+    "每一段的位置都从 0 开始": relative_positions,
+    "lengths 只填这一段的长度": chunk_lengths,
+}
+rows = []
+for name, change in changes.items():
+    with LLM(tiny, num_blocks=512, max_num_seqs=16, max_batched_tokens=64) as llm:
+        right_batch = llm.runner.batch
+        with patch.object(llm.runner, "batch", lambda step: change(step, right_batch(step))):
+            outputs = llm.generate(questions, likeliest(1), salt=[str(number) for number in range(24)])
+    rows.append([name, count_right(outputs, document.questions), len(questions)])
+Table(["改动", "答对", "总数"], rows)
 
 # %% [markdown] key="break_positions_read" lang="en"
 # No error in either case.
 # The second mistake is loud: attention sees only as many tokens as the chunk has. The first one is worse: most answers are still right, so a test with two or three prompts passes, and in a chat the model would just seem to have got worse.
 # That is why the package's tests compare every token with the model's own `generate`.
 #
-# ## In short
+# ## Recap
 #
 # - A batch is made anew at every step: eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
 # - Two limits: the blocks of all running sequences fit into the pool, and a step has at most $M$ tokens.
@@ -607,14 +781,14 @@ for change in (as_it_is, relative_positions, chunk_lengths):
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="break_positions_read" lang="zh" src="0b0e91f9"
+# %% [markdown] key="break_positions_read" lang="zh" src="483fdc86"
 # 两种都没有任何报错。
 # 第二种错得明显：这一段有几个 token，注意力就只看得到几个。第一种更糟：大多数答案仍然是对的，拿两三个提示词测一测就过了；换成聊天，只会觉得模型变差了。
 # 所以本包的测试把每个 token 都与模型自己的 `generate` 逐一对照。
 #
 # ## 本课小结
 #
-# - 每一步都重新组 batch：八个请求按四条一批要 26 步，现在只要 17 步，因为席位一空就补上。
+# - 每一步都重新组 batch：八个请求按四条一批要 26 步，现在只要 17 步，因为一有空位就补上。
 # - 两个上限：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
 # - 除去给每条运行中的序列各留一块，剩下的块放得下一条序列的全部 token，才放它进来。任何请求都不能越过别的请求。
 # - 所有序列的 token 排成一行，位置、槽位、起点和长度说明哪个是哪个。
@@ -631,6 +805,11 @@ explain("why_continuous")
 explain("why_chunks")
 
 # %% [markdown] key="exercises" lang="en"
+# ## In the wild
+#
+# - **The whole prompt, or a part of it.** An engine may let a request in as soon as the first chunk of its prompt fits, but then it can lose its blocks before the prompt is done. Since [PR #37307](https://github.com/vllm-project/vllm/pull/37307) vLLM can ask for room for the whole prompt, as nano does.
+# - **Where the idea comes from.** Iteration-level scheduling is [Orca](https://www.usenix.org/conference/osdi22/presentation/yu) (OSDI 2022), and chunked prefill beside decodes is [Sarathi-Serve](https://arxiv.org/abs/2403.02310) (OSDI 2024).
+#
 # ## Exercises
 #
 # The first three ask for the decisions with plain lists in place of classes. The last two are methods of nano: what you write there becomes a part of [your engine](11c_your_engine.ipynb).
@@ -640,7 +819,12 @@ explain("why_chunks")
 # 3. `batch_arrays`: the arrays of a mixed batch.
 # 4. `admit`: one sequence, as a method of nano's scheduler.
 # 5. `pack`: its tokens of this step, as a method of nano's scheduler.
-# %% [markdown] key="exercises" lang="zh" src="bb542f2a"
+# %% [markdown] key="exercises" lang="zh" src="6b408eac"
+# ## 实战现场
+#
+# - **整个提示词，还是其中一段。** 引擎可以在提示词的第一段放得下时就放请求进来，但这样一来，提示词还没算完就可能失去块。从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，vLLM 也可以像 nano 这样，要求放得下整个提示词。
+# - **这些做法的来历。** 逐步调度出自 [Orca](https://www.usenix.org/conference/osdi22/presentation/yu)（OSDI 2022），把预填充分段、与解码放在同一步，出自 [Sarathi-Serve](https://arxiv.org/abs/2403.02310)（OSDI 2024）。
+#
 # ## 练习
 #
 # 前三题不用引擎的类，只用普通的列表来写各个决定。后两题是 nano 的方法：你写的会成为[你自己的引擎](11c_your_engine.ipynb)的部件。
@@ -662,7 +846,7 @@ explain("why_chunks")
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 请求在等待，运行的却很少 | `view = llm.snapshot()`：`len(view.running)` 到了 `max_num_seqs` 是席位不够；`view.pools[0].free` 接近 0 是块不够；都不是，就是预算不够 |
+# | 请求在等待，运行的却很少 | `view = llm.snapshot()`：`len(view.running)` 到了 `max_num_seqs` 是到了并发上限；`view.pools[0].free` 接近 0 是块不够；都不是，就是预算不够 |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next

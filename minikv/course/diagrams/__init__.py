@@ -19,6 +19,7 @@ from minikv.course.diagrams.layer_kinds import layer_kinds
 from minikv.course.diagrams.memory_ledger import memory_ledger
 from minikv.course.diagrams.memory_pyramid import Tier, memory_pyramid
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
+from minikv.course.diagrams.packed_step import packed_step
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.preemptions import preemptions
 from minikv.course.diagrams.prefix_tree import prefix_tree
@@ -56,6 +57,7 @@ __all__ = [
     "memory_pyramid",
     "moment",
     "online_softmax",
+    "packed_step",
     "places",
     "preemptions",
     "prefix_tree",

@@ -5,9 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minikv.course.diagrams import preemptions, seats, step_tokens
+from minikv.blocks import BlockManager
+from minikv.course.diagrams import packed_step, preemptions, seats, step_tokens
 from minikv.course.diagrams.seats import seat_table
 from minikv.course.lessons.l11a.load import Ask, random_load, run_batches, run_load
+from minikv.engine import SamplingParams, Scheduler
 from minikv.look import look
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,7 +46,26 @@ def tokens_drawn(lang):
     return step_tokens(chunked(64, 16), lang)
 
 
-BATCHING = {"seats": seats_drawn, "preemptions": preemptions_drawn, "step tokens": tokens_drawn}
+def mixed(budget=9):
+    """A decode, a prompt with a prefix that is found, and as much of a long prompt as the budget leaves."""
+    scheduler = Scheduler(BlockManager(32, block_size=4), max_num_seqs=8, max_batched_tokens=budget)
+    scheduler.add("A", range(5), SamplingParams(max_tokens=4))
+    scheduler.finish(scheduler.schedule(), [7])
+    scheduler.add("B", [*range(4), 50, 51], SamplingParams(max_tokens=4))
+    scheduler.add("C", range(100, 120), SamplingParams(max_tokens=4))
+    return scheduler.schedule()
+
+
+def packed_drawn(lang):
+    return packed_step(mixed(), lang)
+
+
+BATCHING = {
+    "packed step": packed_drawn,
+    "seats": seats_drawn,
+    "preemptions": preemptions_drawn,
+    "step tokens": tokens_drawn,
+}
 
 
 def rects(diagram):
@@ -119,3 +140,16 @@ def test_what_a_run_held_is_what_the_scheduler_counts():
     for row, ends in zip(ran.held, ran.ends, strict=True):
         assert [blocks * 8 >= end for blocks, end in zip(row, ends, strict=True)] == [True] * ran.steps
     assert max(sum(row[step] for row in ran.held) for step in range(ran.steps)) <= 14
+
+
+@pytest.mark.parametrize("budget", [9, 14])
+def test_a_packed_step_shows_the_arrays_of_its_forward(budget):
+    step = mixed(budget)
+    *sequences, total = packed_step(step).text().splitlines()
+    batch = step.batch
+    found = [re.search(r"positions ([\d ]+);.*slots ([\d ]+);", line) for line in sequences]
+    assert [int(n) for each in found for n in each[1].split()] == batch.positions.tolist()
+    assert [int(n) for each in found for n in each[2].split()] == batch.slot_mapping[0].tolist()
+    for line, length, item in zip(sequences, batch.lengths.tolist(), step.items, strict=True):
+        assert f"sees {length}, samples {len(item.samples)}" in line
+    assert total.startswith(f"query_starts ends with {budget}:")
