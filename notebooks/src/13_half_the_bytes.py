@@ -17,41 +17,59 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In September 2025 somebody starts vLLM with `--kv-cache-dtype fp8`, so that each number of the cache takes one byte and not two. With `--max-model-len 100000` the log says:
+# With an fp8 or int8 cache each number of K and V takes one byte in place of two, so the same memory holds about twice as many tokens.
+# With one model nothing seems to change. With another one, started with the same options, the output turns into nonsense after a few words.
+# **What gets lost in eight bits, and why does one model notice nothing while another falls apart?**
 #
-# > Available KV cache memory: 10.55 GiB
-# >
-# > GPU KV cache size: 230,528 tokens
-#
-# Twice as many tokens as without fp8, the report says. So 221,000 should fit. With `--max-model-len 221000` it does not even start:
-#
-# > 10.12 GiB KV cache is needed, which is larger than the available KV cache memory (5.59 GiB). Based on the available memory, the estimated maximum model length is 122080.
-#
-# ([vLLM #25350](https://github.com/vllm-project/vllm/issues/25350), "The maximum model length calculation should also take into account the kv-cache-dtype".)
-# **Has the engine forgotten that a number takes one byte?** The three lines are enough to tell, and you will.
-#
-# That is what fewer bytes *bring*. What they *cost* is the other question. In August 2024 somebody serves Qwen2 with an fp8 cache: "After several words, the output starts repeating and becomes totally nonsense." With the same options Mistral, GLM4 and even Qwen1.5 are fine ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)).
-# **Why does one model notice nothing, and the next one fall apart?**
-# By the end of this lesson you can turn a model of the first kind into one of the second; and as long as nothing is rounded, both say the same, word for word.
-# %% [markdown] key="question" lang="zh" src="4ac332e2"
+# Below are the 32 numbers of a real key of tiny-gqa, the numbers that each format can store, and what is read back.
+# %% [markdown] key="question" lang="zh" src="d6fc76eb"
 # ## 问题
 #
-# 2025 年 9 月，有人用 `--kv-cache-dtype fp8` 启动 vLLM：缓存里每个数占一个字节，而不是两个。设 `--max-model-len 100000` 时，日志里写着：
+# 用 fp8 或 int8 的缓存，K 和 V 的每个数只占一个字节，而不是两个，所以同样的显存大约能放两倍的 token。
+# 有的模型看不出任何变化；换一个模型，启动参数完全一样，写不了几个词，输出就成了胡话。
+# **八个比特丢掉了什么？为什么一个模型几乎不受影响，另一个却输出乱码？**
 #
-# > Available KV cache memory: 10.55 GiB
-# >
-# > GPU KV cache size: 230,528 tokens
+# 下面是 tiny-gqa 的一个真实 key，共 32 个数，还有每种格式能存的数，以及读回来的结果。
+
+# %% key="levels" lang="en"
+import torch
+
+from minikv.course.diagrams import number_lines
+from minikv.course.lessons.l13.levels import key_row, levels_of
+from minikv.models import load, recall_documents
+
+torch.set_num_threads(1)
+tiny, documents = load("tiny-gqa", device="cpu"), recall_documents(4, seed=1)
+row = key_row(tiny.model, documents[0].tokens)  # the newest token's K in one head of layer 0
+show(number_lines([levels_of(codec, row) for codec in ("int8", "fp8_scaled", "fp8_e5m2")], "en"))
+# %% key="levels" lang="zh"
+import torch
+
+from minikv.course.diagrams import number_lines
+from minikv.course.lessons.l13.levels import key_row, levels_of
+from minikv.models import load, recall_documents
+
+torch.set_num_threads(1)
+tiny, documents = load("tiny-gqa", device="cpu"), recall_documents(4, seed=1)
+row = key_row(tiny.model, documents[0].tokens)  # 最新 token 在第 0 层一个头里的 K
+show(number_lines([levels_of(codec, row) for codec in ("int8", "fp8_scaled", "fp8_e5m2")], "zh"))
+
+# %% [markdown] key="able" lang="en"
+# int8 has equal steps; fp8 has fine steps near 0 and coarse ones far out. Here int8 is the better one. You will change that.
 #
-# （可用的 KV 缓存显存 10.55 GiB，KV 缓存大小 230,528 个 token。）发帖人说，用了 fp8，token 数翻了一倍。照此看来，221,000 个 token 也放得下。可是设成 `--max-model-len 221000`，连启动都失败了：
+# After this lesson you can
 #
-# > 10.12 GiB KV cache is needed, which is larger than the available KV cache memory (5.59 GiB). Based on the available memory, the estimated maximum model length is 122080.
+# - compute what 8 bits bring, scales and whole blocks included,
+# - say which numbers of a row each format keeps, and measure what the model makes of the rest,
+# - compute what a layer with a sliding window saves, and what it needs at its peak.
+# %% [markdown] key="able" lang="zh" src="c7bdc486"
+# int8 的级差处处相等；fp8 在 0 附近很密，越远越疏。在这一行上，int8 更准。后面你会让它反过来。
 #
-# （需要 10.12 GiB，可用的只有 5.59 GiB，估计最长能到 122080。见 [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350)，标题的意思是“计算最大长度时也应当考虑 kv-cache-dtype”。）
-# **引擎是不是忘了一个数只占一个字节**？有这三行数字就能判断，由你来判断。
+# 学完本课，你能
 #
-# 这是字节少了的**好处**。另一个问题是**代价**。2024 年 8 月，有人用 fp8 缓存部署 Qwen2：没写几个词，输出就开始重复，然后彻底变成胡话。而同样的启动参数，Mistral、GLM4，甚至 Qwen1.5，都好好的（[Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)）。
-# **为什么一个模型毫无察觉，另一个却全乱了**？
-# 学完本课，你能把前一种模型变成后一种；只要不舍入，两者说的话一字不差。
+# - 算出 8 个比特能多放多少 token，缩放因子和整块都计算在内；
+# - 说出每种格式能保住一行里的哪些数，并测出剩下的误差对模型有多大影响；
+# - 算出滑动窗口的层能省多少，以及最多时要占多少。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -94,65 +112,105 @@ predict("int8_tokens", ...)
 # 最前面的 2 代表 K 和 V，各有各的行，也各有各的缩放因子。
 # 普通的 `fp8` 整个张量只有一个缩放因子，多半就是 1.0：这里不花字节，代价在后面。
 
-# %% key="rows_table"
-from minikv.plan import CacheSpec
-from minikv.units import GIB
+# %% [markdown] key="rows_intro" lang="en"
+# To scale, for four models:
+# %% [markdown] key="rows_intro" lang="zh" src="ee505849"
+# 下面按比例画出四个模型：
 
-print(t("rows_head"))
-for name in ("gpt-oss-20b", "Llama-3.1-8B", "Qwen3-30B-A3B", "Gemma-3-27B"):
-    plain = CacheSpec.from_config(name, kv_dtype="bf16")
-    dim = plain.layers[0].k_dim
-    cells = [f"{name:<14} {dim:>8} {plain.slope():>9,}"]
-    for kv_dtype in ("fp8", "int8"):
-        spec = CacheSpec.from_config(name, kv_dtype=kv_dtype)
-        cells.append(f"{spec.slope():>9,} {plain.slope() / spec.slope():>6.2f}")
-    print(" ".join(cells))
+# %% key="rows_table" lang="en"
+from minikv.course.diagrams import row_bytes
+
+names = ("gpt-oss-20b", "Llama-3.1-8B", "Qwen3-30B-A3B", "Gemma-3-27B")
+show(row_bytes(names, ("bf16", "fp8", "int8"), "en"))
+# %% key="rows_table" lang="zh"
+from minikv.course.diagrams import row_bytes
+
+names = ("gpt-oss-20b", "Llama-3.1-8B", "Qwen3-30B-A3B", "Gemma-3-27B")
+show(row_bytes(names, ("bf16", "fp8", "int8"), "zh"))
 
 # %% [markdown] key="half_read" lang="en"
 # Half the bytes is never quite half where a row has a scale: the smaller the head, the more of it is scale.
 #
-# Now the log. Divide bytes by tokens, in all three lines:
-# %% [markdown] key="half_read" lang="zh" src="44cf9407"
+# Here is a log to check. vLLM was started twice with `--kv-cache-dtype fp8`. First with `--max-model-len 100000`:
+#
+# > Available KV cache memory: 10.55 GiB
+# >
+# > GPU KV cache size: 230,528 tokens
+#
+# So 221,000 tokens should fit. But with `--max-model-len 221000` it did not even start:
+#
+# > 10.12 GiB KV cache is needed, which is larger than the available KV cache memory (5.59 GiB). Based on the available memory, the estimated maximum model length is 122080.
+#
+# **Did the engine forget that a number takes one byte?** Divide bytes by tokens, three times:
+# %% [markdown] key="half_read" lang="zh" src="2b92da6c"
 # 每行都有缩放因子的话，“一半”就不是整整一半：头越小，缩放因子占的比例越大。
 #
-# 现在来看日志。三行都用字节数除以 token 数：
+# 来看一份日志。vLLM 用 `--kv-cache-dtype fp8` 启动了两次。第一次设 `--max-model-len 100000`，可用的 KV 缓存显存是 10.55 GiB，能放 230,528 个 token：
+#
+# > Available KV cache memory: 10.55 GiB
+# >
+# > GPU KV cache size: 230,528 tokens
+#
+# 照此看来，221,000 个 token 也放得下。可是第二次设成 `--max-model-len 221000`，连启动都失败了，说需要 10.12 GiB，可用的只有 5.59 GiB，最长估计是 122080：
+#
+# > 10.12 GiB KV cache is needed, which is larger than the available KV cache memory (5.59 GiB). Based on the available memory, the estimated maximum model length is 122080.
+#
+# **引擎是不是忘了一个数只占一个字节？** 三次都用字节数除以 token 数：
 
-# %% key="puzzle"
-for what, gib, tokens in (("has", 10.55, 230_528), ("needs", 10.12, 221_000), ("offers", 5.59, 122_080)):
-    print(t("puzzle_line", gib=gib, tokens=tokens, each=gib * GIB / tokens, what=t("puzzle_" + what)))
+# %% key="puzzle" lang="en"
+from minikv.course import Table
+from minikv.plan import CacheSpec
+from minikv.units import GIB
+
+told = (("the first start offers", 10.55, 230_528), ("the second asks for", 10.12, 221_000), ("the second offers", 5.59, 122_080))
+rows = [[what, f"{gib} GiB", tokens, round(gib * GIB / tokens)] for what, gib, tokens in told]
 for kv_dtype in ("bf16", "fp8"):
-    spec = CacheSpec.from_config("Qwen3-30B-A3B", kv_dtype=kv_dtype)
-    print(t("puzzle_model", name=spec.name, kv_dtype=kv_dtype, each=spec.slope()))
+    rows.append([f"Qwen3-30B-A3B, {kv_dtype}", "", None, CacheSpec.from_config("Qwen3-30B-A3B", kv_dtype=kv_dtype).slope()])
+Table(["", "size", "tokens", "bytes a token"], rows, right=["size"])
+# %% key="puzzle" lang="zh"
+from minikv.course import Table
+from minikv.plan import CacheSpec
+from minikv.units import GIB
+
+told = (("第一次启动，可用的", 10.55, 230_528), ("第二次启动，需要的", 10.12, 221_000), ("第二次启动，可用的", 5.59, 122_080))
+rows = [[what, f"{gib} GiB", tokens, round(gib * GIB / tokens)] for what, gib, tokens in told]
+for kv_dtype in ("bf16", "fp8"):
+    rows.append([f"Qwen3-30B-A3B, {kv_dtype}", "", None, CacheSpec.from_config("Qwen3-30B-A3B", kv_dtype=kv_dtype).slope()])
+Table(["", "大小", "token 数", "每个 token 的字节数"], rows, right=["大小"])
 
 # %% [markdown] key="puzzle_read" lang="en"
-# Three times about 49,150 bytes: the need is counted like the 230,528 tokens of the first start, and of those the thread says that fp8 had doubled them. (The number alone would not tell: Qwen3-30B-A3B takes 49,152 in fp8, and gpt-oss-20b, in the table above, as much in bf16.)
-# **So nothing was forgotten: 10.12 GiB is the need in fp8.** It is the other side that shrank, from 10.55 to 5.59 GiB, *before* a single block was made; and as far as the thread tells, nothing but `--max-model-len` had changed.
+# Three times about 49,150 bytes: the need is counted like the 230,528 tokens of the first start, and of those the report says that fp8 had doubled them. (The number alone would not tell: Qwen3-30B-A3B takes 49,152 in fp8, and gpt-oss-20b, in the picture above, as much in bf16.)
+# **So nothing was forgotten: 10.12 GiB is the need in fp8.** It is the other side that shrank, from 10.55 to 5.59 GiB, *before* a single block was made; and as far as the report tells, nothing but `--max-model-len` had changed.
 # [Lesson 08](08_allocate_kv_cache.ipynb) has the formula: what the cache gets is what the warm-up leaves. (In an older version the warm-up ran a prompt of just that length, [#8185](https://github.com/vllm-project/vllm/issues/8185).) What took the 5 GiB the error message does not say; but it was not the cache.
 # (Exercise 13.1 is the arithmetic, scales and whole blocks included.)
 #
 # The same on this machine: one size, and how many blocks the engine really makes of it. (A head of tiny-gqa has 32 numbers, so a scale is an eighth of its row.)
-# %% [markdown] key="puzzle_read" lang="zh" src="8b549a09"
-# 三次都是 49,150 字节左右：算“需要”时，每个 token 的字节数与第一次启动的 230,528 个 token 一样，而原帖说，那正是 fp8 翻了一倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152，上表里的 gpt-oss-20b 用 bf16 也是 49,152。）
+# %% [markdown] key="puzzle_read" lang="zh" src="205cd7df"
+# 三次都是 49,150 字节左右：算“需要”时，每个 token 的字节数与第一次启动的 230,528 个 token 一样，而原帖说，那正是 fp8 翻了一倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152，上图里的 gpt-oss-20b 用 bf16 也是 49,152。）
 # **所以什么也没有忘：10.12 GiB 本来就是 fp8 的需要**。变小的是另一边：从 10.55 GiB 变成 5.59 GiB，而且那时一个块都还没有建；从帖子里看，两次启动之间改动的只有 `--max-model-len`。
 # 公式在[第 08 课](08_allocate_kv_cache.ipynb)：预热剩下多少，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 究竟被什么拿走，报错里没有说；但不是缓存拿的。
 # （练习 13.1 就是这笔账，缩放因子和整块都要算。）
 #
 # 在本机上再来一遍：给同样多的字节，看引擎真正建出多少个块。（tiny-gqa 的一个头只有 32 个数，缩放因子有一行的八分之一那么大。）
 
-# %% key="capacity_real"
-import torch
-
+# %% key="capacity_real" lang="en"
 from minikv import LLM
-from minikv.models import load
 
-torch.set_num_threads(1)
-tiny = load("tiny-gqa", device="cpu")
-blocks = {}
+blocks, rows = {}, []
 for kv_dtype in ("bf16", "fp8", "fp8_scaled", "int8"):
     with LLM(tiny, kv_dtype=kv_dtype, kv_bytes=2**21) as llm:
         blocks[kv_dtype] = llm.cache.num_blocks[0]
-        ratio = blocks[kv_dtype] / blocks["bf16"]
-        print(t("made", kv_dtype=kv_dtype, blocks=blocks[kv_dtype], held=llm.cache.nbytes, ratio=ratio))
+        rows.append([kv_dtype, blocks[kv_dtype], llm.cache.nbytes, blocks[kv_dtype] / blocks["bf16"]])
+Table(["kv_dtype", "blocks", "bytes held", "times bf16's"], rows)
+# %% key="capacity_real" lang="zh"
+from minikv import LLM
+
+blocks, rows = {}, []
+for kv_dtype in ("bf16", "fp8", "fp8_scaled", "int8"):
+    with LLM(tiny, kv_dtype=kv_dtype, kv_bytes=2**21) as llm:
+        blocks[kv_dtype] = llm.cache.num_blocks[0]
+        rows.append([kv_dtype, blocks[kv_dtype], llm.cache.nbytes, blocks[kv_dtype] / blocks["bf16"]])
+Table(["kv_dtype", "块数", "占用字节", "bf16 的几倍"], rows)
 
 # %% [markdown] key="bits" lang="en"
 # ## Two ways to spend eight bits
@@ -162,22 +220,35 @@ for kv_dtype in ("bf16", "fp8", "fp8_scaled", "int8"):
 #
 # The same row, stored in each way and read again:
 # %% [markdown] key="bits" lang="zh" src="dcbeb8a3"
-# ## 八位的两种花法
+# ## 同样 8 个比特，int8 和 fp8 的两种分配方式
 #
 # - **int8** 有 255 级，级差相等。缩放因子让一行里最大的数变成 127，其余的四舍五入到最近的一级。
 # - **fp8**（e4m3）是小号的浮点数：指数 4 位，尾数 3 位。靠近 0 的地方细，越远越粗，到 448 为止。e5m2 的指数多一位，尾数少一位，到 57,344 为止。
 #
 # 同一行数，分别用几种方式存下来，再读出来：
 
-# %% key="stored"
+# %% key="stored" lang="en"
 from minikv.cache import find_codec
 
-row = torch.tensor([[0.011, -0.13, 0.9, -6.0, 500.0]])
-print(f"{'':<11}" + "".join(f"{float(x):>10g}" for x in row[0]))
+row_of_five = torch.tensor([[0.011, -0.13, 0.9, -6.0, 500.0]])
+rows = []
 for name in ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8"):
     codec = find_codec(name)
-    back = codec.decode(*codec.encode(row), torch.float32)
-    print(f"{name:<11}" + "".join(f"{float(x):>10.4g}" for x in back[0]))
+    back = codec.decode(*codec.encode(row_of_five), torch.float32)  # what attention reads
+    rows.append([name, *(f"{float(x):.4g}" for x in back[0])])
+head = [f"{float(x):g}" for x in row_of_five[0]]
+Table(["", *head], rows, right=head)
+# %% key="stored" lang="zh"
+from minikv.cache import find_codec
+
+row_of_five = torch.tensor([[0.011, -0.13, 0.9, -6.0, 500.0]])
+rows = []
+for name in ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8"):
+    codec = find_codec(name)
+    back = codec.decode(*codec.encode(row_of_five), torch.float32)  # 注意力读到的就是它
+    rows.append([name, *(f"{float(x):.4g}" for x in back[0])])
+head = [f"{float(x):g}" for x in row_of_five[0]]
+Table(["", *head], rows, right=head)
 
 # %% [markdown] key="stored_read" lang="en"
 # One number of 500, and int8 has nothing left for the others: its step is almost 4 here. fp8 keeps them all, but without a scale it ends at 448.
@@ -192,56 +263,74 @@ predict("levels", ...)
 # %% [markdown] key="bound" lang="zh" src="32e52f5d"
 # 一个数最多会差多少？`Codec.error_bound` 对每个元素都能给出答案：它所在位置上相邻两数间距的一半。（不到半级的数变成 0，误差就是它本身。）下面把它除以这个数本身，设一行里最大的数为 1：
 
-# %% key="bound_plot"
-import plotly.graph_objects as go
+# %% key="bound_plot" lang="en"
+from minikv.course.charts import lines
 
 sizes = [10 ** (step / 20) for step in range(-80, 1)]
-figure, shares = go.Figure(), {}
-for name, dash in (("int8", "solid"), ("fp8_scaled", "dash"), ("fp8_e5m2", "dot")):
+shares = {}
+for name in ("int8", "fp8_scaled", "fp8_e5m2"):
     bound = find_codec(name).error_bound(torch.tensor([1.0, *sizes]))[1:]
-    shares[name] = [100 * min(1.0, float(most) / size) for most, size in zip(bound, sizes)]
-    figure.add_scatter(x=sizes, y=shares[name], name=name, mode="lines", line={"dash": dash})
-figure.update_xaxes(
-    type="log", dtick=1, exponentformat="none", title=t("bound_x")
-)
-figure.update_yaxes(type="log", dtick=1, title=t("bound_y"))
-figure.update_layout(height=360, margin={"t": 20, "r": 20})
+    shares[name] = {size: 100 * min(1.0, float(most) / size) for most, size in zip(bound, sizes)}
+show(lines(shares, x="size of a number, the largest of its row = 1", y="most that it can be off, % of itself", log="xy"))
 places = (80, 60, 40, 20, 0)
-lines = [t("bound_size") + "".join(f"{sizes[place]:>10g}" for place in places)]
-for name, share in shares.items():
-    lines.append(f"{name:<11}" + "".join(f"{share[place]:>9,.1f}%" for place in places))
-show(figure, text="\n".join(lines), caption=t("bound_caption"))
+rows = [[name, *(f"{list(share.values())[place]:.1f}%" for place in places)] for name, share in shares.items()]
+head = [f"{sizes[place]:g}" for place in places]
+Table(["", *head], rows, right=head)
+# %% key="bound_plot" lang="zh"
+from minikv.course.charts import lines
+
+sizes = [10 ** (step / 20) for step in range(-80, 1)]
+shares = {}
+for name in ("int8", "fp8_scaled", "fp8_e5m2"):
+    bound = find_codec(name).error_bound(torch.tensor([1.0, *sizes]))[1:]
+    shares[name] = {size: 100 * min(1.0, float(most) / size) for most, size in zip(bound, sizes)}
+show(lines(shares, x="一个数的大小（一行里最大的数为 1）", y="最多差多少，占这个数的 %", log="xy"))
+places = (80, 60, 40, 20, 0)
+rows = [[name, *(f"{list(share.values())[place]:.1f}%" for place in places)] for name, share in shares.items()]
+head = [f"{sizes[place]:g}" for place in places]
+Table(["", *head], rows, right=head)
 
 # %% [markdown] key="bound_read" lang="en"
-# Neither is simply the better one. Among numbers of about one size int8 is up to 9 times finer than `fp8_scaled`; what is below a fourteenth of the row's largest `fp8_scaled` keeps better.
+# int8 has equal steps, so a small number loses most, in the end all of itself. An fp8 line stays at about the same share, whatever the size. The two cross near a fourteenth of the row's largest number: below it `fp8_scaled` keeps more, and among numbers of about one size int8 is up to 9 times finer.
 # So it depends on the rows, and that means on the model. (Exercise 13.2: a token's heads as int8.)
 #
 # ## What the model notices
 #
-# Nobody asks a cache for its numbers. They go through attention and come out as **logits**. So the same tokens go through two caches, with the same weights, computed in the same float32; what differs is what was stored. `forced_logits` does it: the tokens are given, whatever the model would have said itself.
-# %% [markdown] key="bound_read" lang="zh" src="3b7bc67c"
-# 两种没有绝对的好坏。一行里的数大小相近，int8 的误差最多能小到 `fp8_scaled` 的九分之一；不到最大数十四分之一的，`fp8_scaled` 留得更准。
+# The numbers of a cache go through attention and come out as **logits**. So the same tokens go through two caches, with the same weights, computed in the same float32; what differs is what was stored. `forced_logits` does it: the tokens are given, whatever the model would have said itself.
+# %% [markdown] key="bound_read" lang="zh" src="61225df4"
+# int8 的级差相等，所以越小的数损失越大，最后丢得一点不剩。fp8 的相对误差与数的大小几乎无关。两条线在最大数的十四分之一附近相交：再小的数，`fp8_scaled` 留得更准；一行里的数大小相近时，int8 的误差最多能小到它的九分之一。
 # 所以要看行里是什么样的数，也就是看模型。（练习 13.2：把一个 token 的各个头存成 int8。）
 #
 # ## 模型察觉到了什么
 #
-# 没有人直接去看缓存里的数。它们经过注意力，最后变成 **logits**。所以让同样的 token 各走一遍两份缓存：权重相同，都用 float32 计算，不同的只是存下来的东西。`forced_logits` 就做这件事：token 是给定的，模型自己想说什么不算数。
+# 缓存里的数经过注意力，最后变成 **logits**。所以让同样的 token 各走一遍两份缓存：权重相同，都用 float32 计算，不同的只是存下来的东西。`forced_logits` 就做这件事：token 是给定的，模型自己想说什么不算数。
 
-# %% key="logits" tags="hardware"
-from minikv.models import recall_documents
+# %% key="logits" tags="hardware" lang="en"
 from minikv.models.fidelity import forced_logits, logit_error
 
 stored = ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8")
-documents = recall_documents(4, seed=1)
 tokens = [document.tokens for document in documents]
-exact = forced_logits(tiny.model, tokens, prefill=193)
-found = {}
-print(t("logits_head"))
+exact, found, rows = forced_logits(tiny.model, tokens, prefill=193), {}, []
 for kv_dtype in stored:
     found[kv_dtype] = forced_logits(tiny.model, tokens, prefill=193, kv_dtype=kv_dtype)
     error = logit_error(found[kv_dtype], exact)
-    print(f"{kv_dtype:<11} {error.mean_abs:>8.4f} {error.max_abs:>8.4f} {error.kl:>10.6f} {error.same_top:>9.1%}")
-print(t("logits_spread", spread=error.spread, positions=error.positions))
+    rows.append([kv_dtype, f"{error.mean_abs:.4f}", f"{error.max_abs:.4f}", f"{error.kl:.6f}", f"{error.same_top:.1%}"])
+head = ["mean", "max", "KL, nats", "same top"]
+line = f"{error.positions} positions; the logits of one position have a standard deviation of {error.spread:.2f}"
+Table(["", *head], rows, right=head, lines=[line])
+# %% key="logits" tags="hardware" lang="zh"
+from minikv.models.fidelity import forced_logits, logit_error
+
+stored = ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8")
+tokens = [document.tokens for document in documents]
+exact, found, rows = forced_logits(tiny.model, tokens, prefill=193), {}, []
+for kv_dtype in stored:
+    found[kv_dtype] = forced_logits(tiny.model, tokens, prefill=193, kv_dtype=kv_dtype)
+    error = logit_error(found[kv_dtype], exact)
+    rows.append([kv_dtype, f"{error.mean_abs:.4f}", f"{error.max_abs:.4f}", f"{error.kl:.6f}", f"{error.same_top:.1%}"])
+head = ["平均", "最大", "KL 散度（nat）", "首位相同"]
+line = f"{error.positions} 个位置；同一位置各个 logit 的标准差是 {error.spread:.2f}"
+Table(["", *head], rows, right=head, lines=[line])
 
 # %% [markdown] key="logits_read" lang="en"
 # - **mean, max**: how far a logit is off. The last line says what that is to be compared with.
@@ -256,13 +345,24 @@ print(t("logits_spread", spread=error.spread, positions=error.positions))
 #
 # 那么回答呢？tiny-gqa 学过的，就是把两百个 token 之前提到的城市找回来。每个正确的回答都只能出自缓存：
 
-# %% key="recall"
+# %% key="recall" lang="en"
 from minikv.engine.recall import measure_recall
 
+rows = []
 for kv_dtype in ("fp32", *stored):
     with LLM(tiny, kv_dtype=kv_dtype, num_blocks=600) as llm:
         recall = measure_recall(llm, documents)
-    print(t("recall_line", kv_dtype=kv_dtype, right=recall.right, asked=recall.asked))
+    rows.append([kv_dtype, recall.right, recall.asked])
+Table(["", "right answers", "asked"], rows)
+# %% key="recall" lang="zh"
+from minikv.engine.recall import measure_recall
+
+rows = []
+for kv_dtype in ("fp32", *stored):
+    with LLM(tiny, kv_dtype=kv_dtype, num_blocks=600) as llm:
+        recall = measure_recall(llm, documents)
+    rows.append([kv_dtype, recall.right, recall.asked])
+Table(["", "答对", "总数"], rows)
 
 # %% [markdown] key="recall_read" lang="en"
 # Not one answer is lost, not even with e5m2, whose logits are off the most.
@@ -271,17 +371,28 @@ for kv_dtype in ("fp32", *stored):
 # 一个回答也没有丢，连 logits 偏得最多的 e5m2 也没有。
 # 这类分数只看哪个 token 排第一。**差距**（margin），即第一名与第二名的 logit 之差，只要误差不超过它的一半，分数就毫无反应：
 
-# %% key="margin" tags="hardware"
+# %% key="margin" tags="hardware" lang="en"
 top = exact.topk(2, dim=-1).values
 margins = top[..., 0] - top[..., 1]
 answers = torch.zeros_like(margins, dtype=torch.bool)
 for number, document in enumerate(documents):
     answers[number, document.positions - 192] = True
-for what, some in (("answers", margins[answers]), ("others", margins[~answers])):
-    print(t("margin_line", what=t("margin_" + what), smallest=some.min(), median=some.median()))
-for what, some in (("answers", answers), ("others", ~answers)):
+rows = []
+for what, some in (("answers", answers), ("other words", ~answers)):
     off = [float((found[kv_dtype] - exact).abs()[some].max()) for kv_dtype in ("int8", "fp8_e5m2")]
-    print(t("margin_errors", what=t("margin_" + what), plain=off[0], rough=off[1]))
+    rows.append([what, float(margins[some].min()), float(margins[some].median()), *off])
+Table(["", "smallest margin", "median", "largest error, int8", "fp8_e5m2"], rows)
+# %% key="margin" tags="hardware" lang="zh"
+top = exact.topk(2, dim=-1).values
+margins = top[..., 0] - top[..., 1]
+answers = torch.zeros_like(margins, dtype=torch.bool)
+for number, document in enumerate(documents):
+    answers[number, document.positions - 192] = True
+rows = []
+for what, some in (("回答", answers), ("其他的词", ~answers)):
+    off = [float((found[kv_dtype] - exact).abs()[some].max()) for kv_dtype in ("int8", "fp8_e5m2")]
+    rows.append([what, float(margins[some].min()), float(margins[some].median()), *off])
+Table(["", "最小的差距", "中位数", "最大误差，int8", "fp8_e5m2"], rows)
 
 # %% [markdown] key="margin_read" lang="en"
 # The answers are far ahead; the words between them are not. There several are nearly as likely, and a small error is enough to change the order.
@@ -290,22 +401,34 @@ for what, some in (("answers", answers), ("others", ~answers)):
 # 回答遥遥领先，回答之间的词就不是了：那里常有几个词几乎同样可能，一点点误差就足以改变名次。
 # 所以，别只问一个词。16 个提示词，各用贪心解码生成 100 个 token：到某个长度为止，有多少篇与精确缓存给出的一字不差？
 
-# %% key="texts" tags="hardware"
+# %% key="texts" tags="hardware" lang="en"
 from minikv import SamplingParams
 from minikv.models import recall_prompt
 
-prompts = [recall_prompt(seed=seed).text for seed in range(16)]
-texts = {}
+prompts, texts = [recall_prompt(seed=seed).text for seed in range(16)], {}
 for kv_dtype in ("fp32", *stored):
     with LLM(tiny, kv_dtype=kv_dtype, num_blocks=600) as llm:
         outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True))
     texts[kv_dtype] = [out.token_ids for out in outputs]
-lengths = (1, 10, 30, 100)
-print(t("texts_head") + "".join(f"{length:>6}" for length in lengths))
+lengths, rows = (1, 10, 30, 100), []
 for kv_dtype in stored:
     pairs = list(zip(texts[kv_dtype], texts["fp32"]))
-    same = [sum(ours[:length] == due[:length] for ours, due in pairs) for length in lengths]
-    print(f"{kv_dtype:<11}" + "".join(f"{count:>6}" for count in same))
+    rows.append([kv_dtype, *(sum(ours[:length] == due[:length] for ours, due in pairs) for length in lengths)])
+Table(["same texts of 16, up to", *(f"{length} tokens" for length in lengths)], rows)
+# %% key="texts" tags="hardware" lang="zh"
+from minikv import SamplingParams
+from minikv.models import recall_prompt
+
+prompts, texts = [recall_prompt(seed=seed).text for seed in range(16)], {}
+for kv_dtype in ("fp32", *stored):
+    with LLM(tiny, kv_dtype=kv_dtype, num_blocks=600) as llm:
+        outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True))
+    texts[kv_dtype] = [out.token_ids for out in outputs]
+lengths, rows = (1, 10, 30, 100), []
+for kv_dtype in stored:
+    pairs = list(zip(texts[kv_dtype], texts["fp32"]))
+    rows.append([kv_dtype, *(sum(ours[:length] == due[:length] for ours, due in pairs) for length in lengths)])
+Table(["16 篇里相同的，到第几个 token", *(f"{length} 个" for length in lengths)], rows)
 
 # %% [markdown] key="texts_read" lang="en"
 # The first word is right everywhere, and the longer the text, the fewer are the same.
@@ -314,16 +437,16 @@ for kv_dtype in stored:
 # $$(1 - p)^n \;\approx\; e^{-n\,p} \qquad (n \text{ tokens})$$
 #
 # A text that differs is not yet a wrong one: another filler is as good. But where each step builds on the one before, in thousands of tokens of reasoning, every change is a chance to go astray.
-# **So short answers cannot tell what happens in long ones; and what others found in theirs is no promise for yours.** In April 2026 [a report of the vLLM project](https://github.com/vllm-project/vllm-project.github.io/pull/195) lets Qwen3-30B-A3B-Thinking reason with fp8 and scale 1.0, often over tens of thousands of tokens: on AIME25 and three other tests it loses 1 to 2 points at most. In the same month GLM-5.1 in SGLang gets 76.7 on aime26 where 95.3 is official, and bf16 puts it right ([SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)). (What went wrong there the report does not say. Nor need it be the stored bytes: the vLLM report also tells of a search in 128k tokens that fell from 91% to 13%, because a kernel summed too coarsely.)
+# **So short answers can't tell what happens in long ones, and the results of another model are no promise for yours.** Two such reports, with opposite results, are under *In the wild*.
 # Look at logits, at KL, and at texts as long as those that you will serve, of *your* model.
-# %% [markdown] key="texts_read" lang="zh" src="9d604a20"
+# %% [markdown] key="texts_read" lang="zh" src="6f44a8c5"
 # 第一个词全都对；文本越长，相同的越少。
 # 如果一个 token 发生改变的概率是 $p$，那么 $n$ 个 token 的文本保持原样的概率是
 #
 # $$(1 - p)^n \;\approx\; e^{-n\,p} \qquad (n \text{：token 数})$$
 #
 # 文本不同，不等于错了：换一个填充词也无妨。可是如果一步接一步往下推，推理写了几千个 token，每次改变都是一次走偏的机会。
-# **所以短回答的测试看不出长回答会怎样；别人的长回答没有出事，也不保证你的不出事**。2026 年 4 月，[vLLM 项目的一份报告](https://github.com/vllm-project/vllm-project.github.io/pull/195)让 Qwen3-30B-A3B-Thinking 用 fp8（缩放因子 1.0）做推理，往往一写就是几万个 token：AIME25 和另外三项测试，最多降 1 到 2 分。同一个月，SGLang 上的 GLM-5.1 在 aime26 上只得 76.7，官方成绩是 95.3，换回 bf16 就正常（[SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)）。（那里究竟哪里出了错，原帖没有说。也未必是存下来的字节的错：vLLM 的报告里还有一项，在 128k 个 token 里找答案，正确率从 91% 掉到 13%，原因是 kernel 累加时精度不够。）
+# **所以短回答的测试看不出长回答会怎样；另一个模型的结果，也不能保证你的模型没问题。**有两份这样的报告，结果正好相反，见“实战现场”。
 # 要看 logits，看 KL，还要看**你自己的**模型写出的、与实际一样长的文本。
 
 # %% [markdown] key="windows" lang="en"
@@ -331,31 +454,43 @@ for kv_dtype in stored:
 #
 # The other way to hold fewer bytes is to hold fewer tokens. A layer with a sliding window of $W$ reads the last $W$ tokens, so it needs no others ([lesson 09](09_pages_and_blocks.ipynb)).
 #
-# How much is that worth? In July 2026 the estimator hf-mem changes its answer for gpt-oss-20b, 32 sequences of 8,192 tokens in bf16, from 6.09 to 12.00 GiB: in models that mix both kinds, it says, inference engines "reserve full-size pages" for the layers with a window ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)).
-# Here are both figures, and what a pool of blocks for each group of layers takes:
-# %% [markdown] key="windows" lang="zh" src="80363e6d"
+# How much is that worth for gpt-oss-20b, with 32 sequences of 8,192 tokens in bf16?
+# %% [markdown] key="windows" lang="zh" src="3e978d95"
 # ## 少存 token：会归还块的窗口
 #
 # 另一种少占字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，别的用不着（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
-# 这能省多少？2026 年 7 月，估算工具 hf-mem 改了 gpt-oss-20b 的答案：32 条序列，每条 8,192 个 token，bf16，从 6.09 GiB 改成 12.00 GiB。理由是：两类层混用的模型，推理引擎给滑动窗口的层也“reserve full-size pages”，即按全长预留（[hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)）。
-# 下面算出这两个数，再看每一组层各有自己的块池时要多少：
+# 对 gpt-oss-20b，32 条序列，每条 8,192 个 token，用 bf16，这能省多少？
 
-# %% key="oss"
+# %% key="oss" lang="en"
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
 
 oss = CacheSpec.from_config("gpt-oss-20b", kv_dtype="bf16", layout="vllm")
-print(t("oss_line", what=t("oss_full"), gib=32 * 8192 * oss.slope() / GIB))
-print(t("oss_line", what=t("oss_window"), gib=oss.bytes_for(8192, batch=32) / GIB))
-print(t("oss_line", what=t("oss_blocks"), gib=32 * sequence_bytes(oss, 8192, 16) / GIB))
-for group in kv_cache_groups(oss):
-    tokens = group.layer.window or t("oss_all")
-    print(t("oss_group", layers=group.count, window=tokens, blocks=group.layer.blocks_for(8192, 16)))
+rows = [
+    ["every layer keeps all tokens", 32 * 8192 * oss.slope() / GIB],
+    ["windowed layers keep their window", oss.bytes_for(8192, batch=32) / GIB],
+    ["the same in whole blocks of 16, a pool for each group", 32 * sequence_bytes(oss, 8192, 16) / GIB],
+]
+groups = kv_cache_groups(oss)
+lines_below = [f"{group.count} layers, window {group.layer.window}: {group.layer.blocks_for(8192, 16)} blocks a sequence" for group in groups]
+Table(["", "GiB"], [[what, f"{gib:.2f}"] for what, gib in rows], right=["GiB"], lines=lines_below)
+# %% key="oss" lang="zh"
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
+
+oss = CacheSpec.from_config("gpt-oss-20b", kv_dtype="bf16", layout="vllm")
+rows = [
+    ["每一层都保留全部 token", 32 * 8192 * oss.slope() / GIB],
+    ["滑动窗口的层只留窗口", oss.bytes_for(8192, batch=32) / GIB],
+    ["同上，按块大小 16 的整块算，每个 KV 缓存组各有块池", 32 * sequence_bytes(oss, 8192, 16) / GIB],
+]
+groups = kv_cache_groups(oss)
+lines_below = [f"{group.count} 层，窗口 {group.layer.window}：每条序列 {group.layer.blocks_for(8192, 16)} 个块" for group in groups]
+Table(["", "GiB"], [[what, f"{gib:.2f}"] for what, gib in rows], right=["GiB"], lines=lines_below)
 
 # %% [markdown] key="oss_read" lang="en"
-# Both figures are right, of two engines: a window saves memory only where its layers have a pool of their own, and only if blocks are given back. vLLM prints it where it does not: "we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)", quoted in [tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727).
-# %% [markdown] key="oss_read" lang="zh" src="b2ff9616"
-# 两个数都对，对的是两种引擎：滑动窗口的层要有自己的块池，还要真的归还块，窗口才省得下显存。vLLM 做不到的时候会打印出来：“we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)”，即没有启用任何节省 KV 缓存的优化，例如丢弃窗口之外的部分（引自 [tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)）。
+# Both figures are right, of two engines: a window saves memory only where its layers have a pool of their own, and only if blocks are given back.
+# %% [markdown] key="oss_read" lang="zh" src="dd226ba6"
+# 两个数都对，对的是两种引擎：滑动窗口的层要有自己的块池，还要真的归还块，窗口才省得下显存。
 
 # %% key="predict_window"
 predict("window_blocks", ...)
@@ -365,11 +500,8 @@ predict("window_blocks", ...)
 # %% [markdown] key="gemma" lang="zh" src="1d6d6f4e"
 # 换成真正的引擎：一个权重随机的小 Gemma 3，每五层滑动窗口（64）配一层全注意力，一条序列长到窗口的四倍。运行之前先想一想：两条线里，哪一条会一直往上走？
 
-# %% key="gemma_run"
+# %% key="gemma_model"
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-from minikv.engine import EventLog
-from minikv.models import seen_window
 
 torch.manual_seed(0)
 config = Gemma3TextConfig(
@@ -377,35 +509,48 @@ config = Gemma3TextConfig(
     num_key_value_heads=2, head_dim=16, sliding_window=64, max_position_embeddings=1024, dtype="float32",
 )
 gemma = Gemma3ForCausalLM(config).eval()
+
+# %% key="gemma_run" lang="en"
+from minikv.engine import EventLog
+
 log = EventLog()
 with LLM(gemma, num_blocks=64, max_num_seqs=8, max_batched_tokens=32, emit=log) as llm:
     llm.generate([list(range(128))], SamplingParams(temperature=0, max_tokens=129, ignore_eos=True))
     spec, groups = llm.cache.spec, llm.cache.kv_cache_groups
-    windows = [seen_window(llm.cache, group) or t("oss_all") for group in range(len(groups))]
-used = [step.used for step in log.of("step")]
-prompt_steps, decode_steps = used[:4], used[4:]
-for group, layers in enumerate(groups):
-    most = [max(step[group] for step in steps) for steps in (prompt_steps, decode_steps)]
-    counts = dict(layers=layers.count, prompt=most[0], decode=most[1], plan=layers.layer.blocks_for(256, 16))
-    print(t("gemma_group", window=windows[group], **counts))
-held = max(sum(blocks * group.block_bytes(16) for blocks, group in zip(step, groups)) for step in decode_steps)
-print(t("gemma_bytes", held=held, plan=sequence_bytes(spec, 256, 16), full=256 * spec.slope()))
+used = [step.used for step in log.of("step")]  # blocks of each group, step by step
+names = ("no window", "window of 64")
+held = {name: {step + 1: each[group] for step, each in enumerate(used)} for group, name in enumerate(names)}
+show(lines(held, x="step: 4 chunks of the prompt, then a token each", y="blocks in use, 16 tokens each", steps=True))
+# %% key="gemma_run" lang="zh"
+from minikv.engine import EventLog
 
-# %% key="gemma_plot"
-figure = go.Figure()
-steps = list(range(1, len(used) + 1))
-names = (t("gemma_full"), t("gemma_slide"))
-for group, (name, dash) in enumerate(zip(names, ("solid", "dot"))):
-    held = [each[group] for each in used]
-    figure.add_scatter(x=steps, y=held, name=name.strip(), mode="lines", line={"dash": dash, "shape": "hv"})
-figure.update_xaxes(title=t("gemma_x"))
-figure.update_yaxes(title=t("gemma_y"), rangemode="tozero")
-figure.update_layout(height=340, margin={"t": 20, "r": 20})
-marks = (0, 1, 2, 3, 4, 50, 100, len(used) - 1)
-lines = [t("gemma_step") + "".join(f"{mark + 1:>5}" for mark in marks)]
-for group, name in enumerate(names):
-    lines.append(name + "".join(f"{used[mark][group]:>5}" for mark in marks))
-show(figure, text="\n".join(lines), caption=t("gemma_caption"))
+log = EventLog()
+with LLM(gemma, num_blocks=64, max_num_seqs=8, max_batched_tokens=32, emit=log) as llm:
+    llm.generate([list(range(128))], SamplingParams(temperature=0, max_tokens=129, ignore_eos=True))
+    spec, groups = llm.cache.spec, llm.cache.kv_cache_groups
+used = [step.used for step in log.of("step")]  # 每一步、每一组占用的块
+names = ("没有窗口", "窗口 64")
+held = {name: {step + 1: each[group] for step, each in enumerate(used)} for group, name in enumerate(names)}
+show(lines(held, x="步：先是提示词的 4 段，然后每步一个 token", y="占用的块（块大小 16）", steps=True))
+
+# %% key="gemma_plot" lang="en"
+rows = []
+for group, name in enumerate(("no window", "window of 64")):
+    most = [max(step[group] for step in steps) for steps in (used[:4], used[4:])]
+    rows.append([name, groups[group].count, *most, groups[group].layer.blocks_for(256, 16)])
+most = max(sum(blocks * group.block_bytes(16) for blocks, group in zip(step, groups)) for step in used[4:])
+plan, full = sequence_bytes(spec, 256, 16), 256 * spec.slope()
+line = f"most bytes in decode: {most:,}; the plan: {plan:,}; without windows: {full:,}"
+Table(["", "layers", "most blocks in the prompt", "in decode", "the plan"], rows, lines=[line])
+# %% key="gemma_plot" lang="zh"
+rows = []
+for group, name in enumerate(("没有窗口", "窗口 64")):
+    most = [max(step[group] for step in steps) for steps in (used[:4], used[4:])]
+    rows.append([name, groups[group].count, *most, groups[group].layer.blocks_for(256, 16)])
+most = max(sum(blocks * group.block_bytes(16) for blocks, group in zip(step, groups)) for step in used[4:])
+plan, full = sequence_bytes(spec, 256, 16), 256 * spec.slope()
+line = f"解码时最多 {most:,} 字节；计划 {plan:,}；没有窗口则要 {full:,}"
+Table(["", "层数", "算提示词时最多的块", "解码时", "计划"], rows, lines=[line])
 
 # %% [markdown] key="gemma_read" lang="en"
 # In decode the sequence never holds more than the plan says, and at its fullest exactly as much.
@@ -422,10 +567,8 @@ show(figure, text="\n".join(lines), caption=t("gemma_caption"))
 # Attention sees only products of queries and keys. So multiply two channels of every key by 64, and divide them in every query by 64: not one product changes, and the model says the same, bit for bit. (Two, because RoPE turns them together.)
 # Then do it with all 32.
 #
-# Trained models may differ in just that. In Qwen2.5-7B somebody has measured the bias that is added to every key: a norm of 605 in the first layer and of 921 in the last, against a median of some 22 in the others; Qwen1.5 has no such thing ([llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)).
-#
-# Here are questions from above, with larger and larger keys. Before you run the cell: which column breaks first, with two channels, and with all?
-# %% [markdown] key="break" lang="zh" src="3ccc46f8"
+# Here is the key of the beginning once more, with two channels 64 times as large; the picture shows the range of the other thirty:
+# %% [markdown] key="break" lang="zh" src="946852e6"
 # ## 弄坏它
 #
 # ### 同一个模型，更大的 key
@@ -433,24 +576,56 @@ show(figure, text="\n".join(lines), caption=t("gemma_caption"))
 # 注意力只看 query 与 key 的乘积。那就把每个 key 的两个通道乘以 64，每个 query 的这两个通道除以 64：所有乘积都不变，模型说的一个比特也不差。（要动两个通道，因为 RoPE 把它们放在一起旋转。）
 # 然后，32 个通道全部这样做。
 #
-# 训练出来的模型，差别可能就在这里。有人量过 Qwen2.5-7B 给每个 key 加上的偏置：第一层的范数是 605，最后一层是 921，其余各层的中位数只有 22 左右；Qwen1.5 则没有这种现象（[llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)）。
-#
-# 还是前面的问题，让 key 一次比一次大。运行之前先想一想：只动两个通道，哪一列最先坏？全都动呢？
+# 还是开头的那个 key，两个通道大了 64 倍；图里画的是另外三十个数所在的范围：
 
-# %% key="break_outlier" tags="hardware"
+# %% key="break_levels" lang="en"
 from minikv.course.lessons.l13.outliers import enlarge_keys
 
-few = documents[:2]
-print(t("outlier_head", total=sum(len(document.questions) for document in few)))
-print(f"{'':<16}" + "".join(f"{kv_dtype:>12}" for kv_dtype in stored[1:]))
+larger = enlarge_keys(load("tiny-gqa", device="cpu").model, factor=64, pairs=1)
+outlier = key_row(larger, documents[0].tokens)
+pair = [levels_of(codec, outlier) for codec in ("int8", "fp8_scaled")]
+show(number_lines(pair, "en", most=float(row.abs().max())))
+# %% key="break_levels" lang="zh"
+from minikv.course.lessons.l13.outliers import enlarge_keys
+
+larger = enlarge_keys(load("tiny-gqa", device="cpu").model, factor=64, pairs=1)
+outlier = key_row(larger, documents[0].tokens)
+pair = [levels_of(codec, outlier) for codec in ("int8", "fp8_scaled")]
+show(number_lines(pair, "zh", most=float(row.abs().max())))
+
+# %% [markdown] key="break_levels_read" lang="en"
+# int8 has three levels left for thirty numbers, and ten of them become 0.
+#
+# Do the answers suffer? Here are questions from above, with larger and larger keys. Before you run the cell: which column breaks first, with two channels, and with all?
+# %% [markdown] key="break_levels_read" lang="zh" src="ec86ae9b"
+# int8 给三十个数只剩下三级，其中十个变成了 0。
+#
+# 回答会受影响吗？还是前面的问题，让 key 一次比一次大。运行之前先想一想：只动两个通道，哪一列最先坏？全都动呢？
+
+# %% key="break_outlier" tags="hardware" lang="en"
+few, rows = documents[:2], []
 for pairs, factors in ((1, (1, 64, 256, 4096)), (16, (64, 256, 4096))):
     for factor in factors:
         larger = enlarge_keys(load("tiny-gqa", device="cpu").model, factor, pairs)
-        line = t("outlier_line", channels=2 * pairs, factor=factor)
+        right = []
         for kv_dtype in stored[1:]:
             with LLM(larger, kv_dtype=kv_dtype, num_blocks=300) as llm:
-                line += f"{measure_recall(llm, few).right:>12}"
-        print(line)
+                right.append(measure_recall(llm, few).right)
+        rows.append([f"{2 * pairs} of 32", factor, *right])
+total = sum(len(document.questions) for document in few)
+Table(["channels", "factor", *stored[1:]], rows, lines=[f"right answers of {total}"])
+# %% key="break_outlier" tags="hardware" lang="zh"
+few, rows = documents[:2], []
+for pairs, factors in ((1, (1, 64, 256, 4096)), (16, (64, 256, 4096))):
+    for factor in factors:
+        larger = enlarge_keys(load("tiny-gqa", device="cpu").model, factor, pairs)
+        right = []
+        for kv_dtype in stored[1:]:
+            with LLM(larger, kv_dtype=kv_dtype, num_blocks=300) as llm:
+                right.append(measure_recall(llm, few).right)
+        rows.append([f"32 个里的 {2 * pairs} 个", factor, *right])
+total = sum(len(document.questions) for document in few)
+Table(["通道", "倍数", *stored[1:]], rows, lines=[f"共 {total} 个问题，答对几个"])
 
 # %% [markdown] key="break_outlier_read" lang="en"
 # **The same model, the same products, and from all answers to none.** There is no error anywhere, and each way of storing fails in its own way:
@@ -460,10 +635,10 @@ for pairs, factors in ((1, (1, 64, 256, 4096)), (16, (64, 256, 4096))):
 # - **fp8_scaled** survives both: the scale brings the largest number to 448, and a float's steps follow the size of each.
 # - **fp8_e5m2** reaches 57,344, and pays for it with a digit in every number.
 #
-# So the question of the beginning has an answer: what a model notices depends on the size of its keys and values, and nobody sees that from outside. (Which of these hit Qwen2 in 2024 the threads do not say.)
+# So the question of the beginning has an answer: what a model notices depends on the size of its keys and values, and that can't be seen from outside.
 #
 # What to do? Give fp8 a scale. Or, for int8, take the outlier out before it is stored: turn K and Q by the same rotation after RoPE, which again changes no product but spreads one large number over the whole row (a fork of llama.cpp does it with a [Hadamard matrix](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)):
-# %% [markdown] key="break_outlier_read" lang="zh" src="775aa8dc"
+# %% [markdown] key="break_outlier_read" lang="zh" src="7b65162f"
 # **同一个模型，同样的乘积，却从全对变成了全错**。哪里都没有报错，每种存法各有各的坏法：
 #
 # - **int8** 的级差由一行里最大的数决定。两个通道特别大，另外三十个就分不到级数；如果全都一样大，缩放因子会管好，什么也不丢。
@@ -471,28 +646,54 @@ for pairs, factors in ((1, (1, 64, 256, 4096)), (16, (64, 256, 4096))):
 # - **fp8_scaled** 两种都扛得住：缩放因子把最大的数放到 448，而浮点数的级差随每个数的大小而变。
 # - **fp8_e5m2** 能到 57,344，代价是每个数都少一位尾数。
 #
-# 开头的问题就有了答案：模型察觉到多少，要看它的 key 和 value 有多大，而这从外面看不出来。（2024 年 Qwen2 遇到的究竟是哪一种，帖子里没有说。）
+# 开头的问题就有了答案：模型察觉到多少，要看它的 key 和 value 有多大，而这从外面看不出来。
 #
 # 怎么办？给 fp8 配上缩放因子。想用 int8 的话，就在存之前把突出的数摊平：在 RoPE 之后，用同一个旋转去转 K 和 Q，乘积照样不变，一个大数却摊到了整行上（llama.cpp 的一个分支用的是 [Hadamard 矩阵](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)）：
 
-# %% key="break_rotate"
+# %% key="break_rotate" lang="en"
 rotation = torch.ones(1, 1)
-while len(rotation) < 32:
+while len(rotation) < 32:  # a Hadamard matrix, orthogonal
     rotation = torch.cat([torch.cat([rotation, rotation], 1), torch.cat([rotation, -rotation], 1)]) / 2**0.5
 keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))
 keys[:, 5] *= 64
-codec = find_codec("int8")
-others = torch.arange(32) != 5
-for name, turn in (("as_they_are", torch.eye(32)), ("rotated", rotation)):
+codec, others, rows = find_codec("int8"), torch.arange(32) != 5, []
+for name, turn in (("stored as it is", torch.eye(32)), ("rotated before, and back after", rotation)):
     back = codec.decode(*codec.encode(keys @ turn)) @ turn.T
-    off = float((back - keys)[:, others].square().mean().sqrt())
-    print(t("rotate_line", off=off, what=t("rotate_" + name)))
+    rows.append([name, f"{float((back - keys)[:, others].square().mean().sqrt()):.3f}"])
+Table(["int8, one channel 64 times as large", "error of the others, which are about 1"], rows)
+# %% key="break_rotate" lang="zh"
+rotation = torch.ones(1, 1)
+while len(rotation) < 32:  # Hadamard 矩阵，正交
+    rotation = torch.cat([torch.cat([rotation, rotation], 1), torch.cat([rotation, -rotation], 1)]) / 2**0.5
+keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))
+keys[:, 5] *= 64
+codec, others, rows = find_codec("int8"), torch.arange(32) != 5, []
+for name, turn in (("直接存", torch.eye(32)), ("先旋转，读出后转回来", rotation)):
+    back = codec.decode(*codec.encode(keys @ turn)) @ turn.T
+    rows.append([name, f"{float((back - keys)[:, others].square().mean().sqrt()):.3f}"])
+Table(["int8，一个通道大 64 倍", "其他数的误差（它们本身约为 1）"], rows)
 
 # %% [markdown] key="check_yourself" lang="en"
+# ## Recap
+#
+# - fp8 takes half of bf16's bytes. int8 adds a scale of 4 bytes to each row: 1.88 times the tokens at `head_dim` 64, 1.94 at 128.
+# - int8 has equal steps from the row's largest number; fp8's steps follow the size of each number and end at 448 without a scale.
+# - Errors pass unnoticed until they are larger than half the margin. Long texts notice first.
+# - One large channel leaves int8 three levels for the others; `fp8_scaled` keeps them, and so does a rotation.
+# - A window saves memory only where its layers have a pool of their own, and their peak is in the prompt.
+#
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="check_yourself" lang="zh" src="c2d6ea3e"
+# %% [markdown] key="check_yourself" lang="zh" src="8a163b38"
+# ## 本课小结
+#
+# - fp8 的字节数是 bf16 的一半。int8 每行多一个 4 字节的缩放因子：`head_dim` 为 64 时能放 1.88 倍的 token，128 时 1.94 倍。
+# - int8 的级差相等，由一行里最大的数决定；fp8 的级差随数的大小而变，没有缩放因子时到 448 为止。
+# - 误差不超过差距的一半，就察觉不到；最先察觉的是长文本。
+# - 一个通道特别大，int8 留给其他数的就只有三级；`fp8_scaled` 能保住它们，先做旋转也可以。
+# - 带窗口的层有自己的块池，窗口才省得下显存；它占得最多的时候是算提示词时。
+#
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -507,12 +708,26 @@ explain("why_recall_is_silent")
 explain("what_a_window_holds")
 
 # %% [markdown] key="exercises" lang="en"
+# ## In the wild
+#
+# - **221,000 tokens that did not fit.** The log of this lesson is [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350) of September 2025, under the title "The maximum model length calculation should also take into account the kv-cache-dtype". The calculation did; the memory had shrunk.
+# - **Nonsense after several words.** In August 2024 a user served Qwen2 with an fp8 cache and got repetitions, while Mistral, GLM4 and Qwen1.5 were fine with the same options ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)). The bias of the keys of Qwen2.5-7B was measured later: a norm of 605 in the first layer and 921 in the last, against about 22 in the others ([llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)); Qwen1.5 has no such outliers. The first thread does not say which of the faults above it was.
+# - **Long reasoning.** In April 2026 [a report of the vLLM project](https://github.com/vllm-project/vllm-project.github.io/pull/195) let Qwen3-30B-A3B-Thinking reason with fp8 and scale 1.0 over tens of thousands of tokens: it lost 1 to 2 points at most on AIME25 and three other tests. In the same month GLM-5.1 in SGLang scored 76.7 on aime26 in place of 95.3, and bf16 put it right ([SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)). Stored bytes need not be the cause: the vLLM report also tells of a search in 128k tokens that fell from 91% to 13% because a kernel summed too coarsely.
+# - **Windows that save nothing.** In July 2026 the estimator hf-mem changed its answer for gpt-oss-20b from 6.09 to 12.00 GiB, because engines "reserve full-size pages" for windowed layers of mixed models ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)). vLLM says so where it does: "we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)" ([tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)).
+#
 # ## Exercises
 #
 # 1. `tokens_that_fit`: a pool in tokens, with scales and whole blocks.
 # 2. `quantize`: a token's heads as int8.
 # 3. `peak_blocks`: the most that a layer with a window ever holds.
-# %% [markdown] key="exercises" lang="zh" src="21629834"
+# %% [markdown] key="exercises" lang="zh" src="eb7ef74f"
+# ## 实战现场
+#
+# - **放不下的 221,000 个 token。** 本课的日志出自 2025 年 9 月的 [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350)，标题的意思是“计算最大长度时也应当考虑 kv-cache-dtype”。其实计算时已经考虑了，变小的是可用的显存。
+# - **几个词之后就是胡话。** 2024 年 8 月，一位用户用 fp8 缓存部署 Qwen2，输出不断重复；同样的参数，Mistral、GLM4 和 Qwen1.5 都正常（[Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)）。后来有人测了 Qwen2.5-7B 给 key 加的偏置：第一层的范数是 605，最后一层是 921，其余各层只有 22 左右（[llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)）；Qwen1.5 没有这种现象。前一个帖子没有说，它遇到的究竟是上面的哪一种情形。
+# - **很长的推理。** 2026 年 4 月，[vLLM 项目的一份报告](https://github.com/vllm-project/vllm-project.github.io/pull/195)让 Qwen3-30B-A3B-Thinking 用 fp8（缩放因子 1.0）做几万个 token 的推理：AIME25 和另外三项测试，最多降 1 到 2 分。同一个月，SGLang 上的 GLM-5.1 在 aime26 上只得 76.7，官方成绩是 95.3，换回 bf16 就正常（[SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)）。原因未必是存下来的字节：vLLM 的报告里还有一项，在 128k 个 token 里找答案，正确率从 91% 掉到 13%，是因为 kernel 累加时精度不够。
+# - **没有省下显存的窗口。** 2026 年 7 月，估算工具 hf-mem 把 gpt-oss-20b 的答案从 6.09 GiB 改成 12.00 GiB，因为两类层混用的模型，推理引擎给滑动窗口的层也按全长预留（“reserve full-size pages”，[hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)）。vLLM 这样做的时候会打印一行，说没有启用任何节省 KV 缓存的优化（[tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)）。
+#
 # ## 练习
 #
 # 1. `tokens_that_fit`：块池能放多少个 token，缩放因子和整块都要算。
@@ -539,10 +754,10 @@ explain("what_a_window_holds")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Fewer bytes a number, fewer tokens where a window says so; and nothing was lost that anybody had asked for by name.
+# Fewer bytes a number, fewer tokens where a window says so; and every question could still be answered.
 # [Lesson 13b](13b_fewer_cheaper_steps.ipynb) saves on the steps themselves: one call starts a whole step, and a step may give several tokens.
-# %% [markdown] key="next" lang="zh" src="10aebef1"
+# %% [markdown] key="next" lang="zh" src="fe82338d"
 # ## 下一课
 #
-# 每个数少占几个字节；窗口之外的 token 不再存。到这里，指名要找的东西还一样都没有丢。
+# 每个数少占几个字节；窗口之外的 token 不再存。到目前为止，凡是被问到的内容都还答得出来。
 # [第 13b 课](13b_fewer_cheaper_steps.ipynb)从步本身来省：一次调用启动一整步，一步可以得到几个 token。

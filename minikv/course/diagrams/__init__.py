@@ -18,11 +18,13 @@ from minikv.course.diagrams.launch_times import launch_times
 from minikv.course.diagrams.layer_kinds import layer_kinds
 from minikv.course.diagrams.memory_ledger import memory_ledger
 from minikv.course.diagrams.memory_pyramid import Tier, memory_pyramid
+from minikv.course.diagrams.number_lines import number_lines
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.packed_step import packed_step
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.preemptions import preemptions
 from minikv.course.diagrams.prefix_tree import prefix_tree
+from minikv.course.diagrams.row_bytes import row_bytes
 from minikv.course.diagrams.seats import seats
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
@@ -56,11 +58,13 @@ __all__ = [
     "memory_ledger",
     "memory_pyramid",
     "moment",
+    "number_lines",
     "online_softmax",
     "packed_step",
     "places",
     "preemptions",
     "prefix_tree",
+    "row_bytes",
     "seats",
     "segments",
     "slots",

@@ -29,6 +29,7 @@ from minikv.plan import CacheSpec
 from minikv.plan.catalog import find_model
 from minikv.units import MIB
 from tests.course.diagrams.test_batching import BATCHING
+from tests.course.diagrams.test_bytes import BYTES
 from tests.course.diagrams.test_steps import STEPS
 
 LLAMA = find_model("Llama-2-7B").config
@@ -86,6 +87,7 @@ DRAWN = {
     "tree": lambda lang: prefix_tree(shared(), None, lang),
     **STEPS,
     **BATCHING,
+    **BYTES,
 }
 
 

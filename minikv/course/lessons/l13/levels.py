@@ -1,0 +1,40 @@
+"""Lesson 13: a row of K as a codec stores it, and all numbers that the codec could store in its place."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minikv.cache import find_codec
+
+
+@dataclass(frozen=True)
+class Levels:
+    """``levels`` are the numbers that ``codec`` can store beside ``exact``, ``stored`` is what it made of that."""
+
+    codec: str
+    exact: tuple[float, ...]
+    stored: tuple[float, ...]
+    levels: tuple[float, ...]
+
+
+def levels_of(codec: Any, row: Tensor) -> Levels:
+    """Return what ``codec``, one of 8 bits, makes of ``row`` [D]; its scale is that of the row, if it has one."""
+    found = find_codec(codec)
+    data, scale = found.encode(row.float()[None])
+    codes = torch.arange(256, dtype=torch.uint8).view(found.dtype)[None]
+    numbers = found.decode(codes, scale, torch.float32)[0]
+    levels = sorted(set(numbers[numbers.isfinite()].tolist()))
+    stored = found.decode(data, scale, torch.float32)[0]
+    return Levels(found.name, tuple(row.tolist()), tuple(stored.tolist()), tuple(levels))
+
+
+@torch.no_grad()
+def key_row(model: Any, tokens: Any, *, layer: int = 0, head: int = 0, position: int = -1) -> Tensor:
+    """Return the key [head_dim] that ``model`` caches for one token of ``tokens`` [T] in one KV head."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    model(torch.as_tensor(tokens)[None], past_key_values=cache)
+    return cache.layers[layer].keys[0, head, position]
