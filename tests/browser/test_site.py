@@ -138,6 +138,35 @@ def test_a_gguf_file_is_read_by_its_header_and_offers_llama_cpp_s_types(origin, 
     watched.assert_clean()
 
 
+@pytest.mark.parametrize("lang", usual_if(lambda lang: lang == "zh", LANGUAGES))
+def test_the_model_answers_and_an_eviction_changes_the_answer(lang, origin, watched_page, screenshot):
+    watched = watched_page(origin, viewport=PHONE)
+    page = watched.page
+    page.goto(f"{origin}/{lang}/model.html")
+    page.locator("#model .start").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#model[data-ready]", timeout=LOADED_MS)
+    verdict, now = page.locator("#model .verdict"), page.locator("#model .now")
+    assert "paris ? ada paris" in verdict.inner_text()
+    assert "“paris”" in now.inner_text()
+    assert page.locator(".pages .new").all_inner_texts() == ["ada", "ada"]
+    page.select_option("#policy", value="streaming")
+    assert words(lang)["model_verdict"].partition("{written}")[0].rpartition("}")[2] in verdict.inner_text()
+    assert "paris ? ada paris" in verdict.inner_text(), "the answer with everything kept"
+    assert page.locator(".pages section").first.locator(".held, .new").count() == 8
+    before = now.inner_text()
+    page.locator("#model [name=step]").focus()
+    page.keyboard.press("ArrowRight")
+    assert now.inner_text() != before
+    page.click("#model [name=back]")
+    assert now.inner_text() == before
+    assert page.evaluate(_SIDEWAYS) == 0
+    page.set_viewport_size(WIDE)
+    assert violations(page, "main") == []
+    screenshot(page, f"site_model_{lang}")
+    watched.assert_clean()
+
+
 def test_nothing_of_python_is_loaded_before_it_is_asked_for(origin, watched_page):
     watched = watched_page(origin)
     seen: list[str] = []

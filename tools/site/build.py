@@ -10,7 +10,7 @@ from minikv.i18n import LANGUAGES
 from minikv.look import PLOT_STYLE
 from tools.notebooks.texts import TEXTS
 from tools.project import read_project
-from tools.site import api, calculator, motion
+from tools.site import api, calculator, model, motion
 from tools.site.frame import Text, filled, framed
 from tools.site.links import Links, between, problems
 from tools.site.markdown import Prose
@@ -61,6 +61,7 @@ class Site:
             style.write(PLOT_STYLE + "\n")
         calculator.write_assets(assets, self.python)
         motion.write_assets(assets)
+        model.write_assets(assets)
         (self.folder / "index.html").write_text(filled("door.html"), encoding="utf-8")
         (self.folder / ".nojekyll").touch()
 
@@ -71,6 +72,7 @@ class Site:
             "document": self._document,
             "api": self._api,
             "calculator": self._calculator,
+            "model": self._model,
             "home": self._home,
         }
         return makers[page.kind](page)
@@ -121,6 +123,12 @@ class Site:
         lead = said["calculator_lead"]
         return Text(said["calculator_title"], html, lead=lead, styles=("budget.css",), modules=modules)
 
+    def _model(self, page: Page) -> Text:
+        said = words(page.lang)
+        html = filled("model.html", page, **model.values(said))
+        modules, styles = ("model_page.js",), ("look.css",)
+        return Text(said["model_title"], html, lead=said["model_lead"], styles=styles, modules=modules)
+
     def _home(self, page: Page) -> Text:
         said, project, link = words(page.lang), self.links.project, self.links.of(page)
         picture = f"docs/images/engine{'.zh' if page.lang == 'zh' else ''}.png"
@@ -140,6 +148,7 @@ class Site:
         actions = [
             (said["start_reading"], link(project.file(first))),
             (said["calculator"], "calculator.html"),
+            (said["model"], "model.html"),
             (said["colab"], project.colab(first)),
             (said["repository"], project.repository),
         ]

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 def test_every_page_leads_to_its_sibling_to_its_notebook_and_to_colab(folder):
     pages = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
-    names = ["calculator.html", f"exercises/{STEM}.html", "index.html", f"lessons/{STEM}.html"]
+    names = ["calculator.html", f"exercises/{STEM}.html", "index.html", f"lessons/{STEM}.html", "model.html"]
     assert pages == [*(f"en/{name}" for name in names), "index.html", *(f"zh/{name}" for name in names)]
     project = read_project()
     for lang, other in (LANGUAGES, LANGUAGES[::-1]):
