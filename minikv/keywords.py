@@ -15,6 +15,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 RENAMED = {
+    "bad_words_ids": "bad_words",
+    "conversation": "messages",
     "cpu_kv_cache_bytes": "cpu_kv_bytes",
     "device_map": "device",
     "eos_token_id": "stop_token_ids",
@@ -24,9 +26,11 @@ RENAMED = {
     "kv_cache_dtype": "kv_dtype",
     "kv_cache_memory_bytes": "kv_bytes",
     "kvcache_block_size": "block_size",
+    "logits_processor": "logits_processors",
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_num_batched_tokens": "max_batched_tokens",
+    "min_new_tokens": "min_tokens",
     "num_gpu_blocks_override": "num_blocks",
     "num_kvcache_blocks": "num_blocks",
     "num_return_sequences": "n",
@@ -42,18 +46,15 @@ RENAMED = {
 
 EXPLAINED = {
     "beam_search": "best_of early_stopping length_penalty num_beams use_beam_search",
-    "bad_words": "bad_words bad_words_ids allowed_token_ids",
-    "chat": "messages conversation chat_template",
+    "allowed_tokens": "allowed_token_ids prefix_allowed_tokens_fn",
     "chunked_prefill": "enable_chunked_prefill long_prefill_token_threshold",
     "cpu_blocks": "num_cpu_blocks cpu_kv_cache swap_space",
     "cpu_offload": "cpu_offload_gb offload_folder",
     "do_sample": "do_sample",
-    "logit_bias": "logit_bias",
-    "logits_processors": "logits_processors logits_processor prefix_allowed_tokens_fn",
     "lora": "enable_lora lora_request max_loras",
     "max_length": "max_length max_seq_len max_seq_len_to_capture",
-    "min_tokens": "min_tokens min_new_tokens min_length",
-    "penalties": "repetition_penalty presence_penalty frequency_penalty no_repeat_ngram_size",
+    "min_length": "min_length",
+    "no_repeat_ngrams": "no_repeat_ngram_size",
     "pipeline": "pipeline_parallel_size data_parallel_size",
     "prefix_caching": "enable_prefix_caching",
     "prompt_logprobs": "prompt_logprobs",
@@ -70,7 +71,6 @@ EXPLAINED = {
 
 ATTRIBUTES = {
     "LLM": {
-        "chat": "chat",
         "beam_search": "beam_search",
         "embed": "pooling",
         "encode": "pooling",

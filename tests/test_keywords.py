@@ -17,6 +17,7 @@ from minikv.models import load
 CALLS = {
     "LLM": LLM,
     "LLM.generate": LLM.generate,
+    "LLM.chat": LLM.chat,
     "LLM.stream": LLM.stream,
     "LLM.add_request": LLM.add_request,
     "SamplingParams": SamplingParams,
@@ -28,7 +29,7 @@ CALLS = {
 OF_LLM = """tensor_parallel_size max_num_batched_tokens gpu_memory_utilization enable_prefix_caching swap_space
     trust_remote_code quantization kv_cache_dtype enable_chunked_prefill cpu_offload_gb speculative_config torch_dtype
     device_map""".split()
-OF_SAMPLING = """repetition_penalty presence_penalty frequency_penalty min_tokens bad_words logit_bias logits_processors
+OF_SAMPLING = """no_repeat_ngram_size min_new_tokens min_length bad_words_ids allowed_token_ids logits_processor
     max_new_tokens do_sample num_return_sequences eos_token_id guided_json structured_outputs response_format""".split()
 SENTENCES = tomllib.loads(
     (Path(minikv.__file__).parent / "messages" / "keywords.toml").read_text(encoding="utf-8")
@@ -78,7 +79,9 @@ def test_sampling_params_answer_a_keyword_of_others(word):
         ("LLM.generate", "max_new_tokens", "SamplingParams(max_tokens=...)"),
         ("LLM.stream", "prompt_token_ids", "LLM.stream(prompts=...)"),
         ("LLM.add_request", "lora_request", "no adapters"),
-        ("SamplingParams", "repetition_penalty", "no penalties yet"),
+        ("SamplingParams", "no_repeat_ngram_size", "NoRepeatNGramLogitsProcessor(3)"),
+        ("SamplingParams", "min_new_tokens", "SamplingParams(min_tokens=...)"),
+        ("LLM.generate", "messages", "LLM.chat(messages=...)"),
         ("SamplingParams", "guided_json", "no structured output"),
         ("SamplingParams", "max_tokns", "Did you mean 'max_tokens'?"),
         ("EvictionConfig", "sinks", "n_sink"),
@@ -152,17 +155,6 @@ def test_attributes_of_others(llm):
         output.outputs  # noqa: B018
     copied = pickle.loads(pickle.dumps(output))
     assert copied.text == output.text
-
-
-def test_what_the_sentence_on_chat_says_works(llm, monkeypatch):
-    """The way out that ``LLM.chat`` names: a tokenizer's own chat template gives ids."""
-    template = "{% for each in messages %}{{ each.content }} {% endfor %}"
-    monkeypatch.setattr(llm.tokenizer, "chat_template", template)
-    messages = [{"role": "user", "content": "ada paris ben oslo ?"}, {"role": "user", "content": "ada"}]
-    ids = llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert (
-        llm.generate([ids], SamplingParams(temperature=0, max_tokens=1), progress=False)[0].text == " paris"
-    )
 
 
 def test_a_tokenizer_s_name_is_no_tokenizer():

@@ -71,7 +71,7 @@ LLM("tiny-gqa", gpu_memory_utilization=0.9)  # call-arg
 LLM("tiny-gqa", tokenizer="tiny-gqa")  # arg-type
 LLM(3)  # arg-type
 LLM("tiny-gqa").generate("a")[0].outputs  # attr-defined
-LLM("tiny-gqa").chat([])  # attr-defined
+LLM("tiny-gqa").chat()  # call-arg
 load("tiny-gqa", dtype="bf17")  # arg-type
 SamplingParams(max_token=3)  # call-arg
 SamplingParams(temperature="hot")  # arg-type

@@ -57,8 +57,11 @@ class Detokenizer:
         """The text returned so far."""
         return "".join(self._pieces)
 
-    def push(self, token_id: int) -> str:
-        """Return the text that the sequence's next token makes certain, often none; none after a stop text."""
+    def push(self, token_id: int, may_stop: bool = True) -> str:
+        """Return the text that the sequence's next token makes certain, often none; none after a stop text.
+
+        ``may_stop`` False: no stop text ends the sequence here, and none begins.
+        """
         if self.stopped:
             return ""
         self._window.append(token_id)
@@ -73,7 +76,7 @@ class Detokenizer:
         new = self._advance(text, len(text) - text.endswith(BROKEN))
         if len(self._window) > self._MOST:
             self._cut()
-        return self._give(new)
+        return self._give(new, may_stop)
 
     def flush(self) -> str:
         """Return the text kept back at the end of the sequence, up to a stop text if it has one."""
@@ -130,15 +133,15 @@ class Detokenizer:
         uncertain, self._length = self._length - self._done, len(self._decode(self._window))
         self._done, self._prompt = self._length - uncertain, ""
 
-    def _give(self, new: str) -> str:
+    def _give(self, new: str, may_stop: bool = True) -> str:
         """Return the part of the held text and ``new`` that cannot belong to a stop text."""
-        text = self._held + new
-        ends = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        text, stops = self._held + new, self._stop if may_stop else ()
+        ends = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
         if ends:
             self.stopped = True
             given, self._held = text[: min(ends)[1]], ""
         else:
-            held = max((_begun(text, stop) for stop in self._stop), default=0)
+            held = max((_begun(text, stop) for stop in stops), default=0)
             given, self._held = text[: len(text) - held], text[len(text) - held :]
         if given:
             self._pieces.append(given)

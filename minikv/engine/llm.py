@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from minikv.engine.ext.events import Emit
 from minikv.engine.ext.eviction import EvictionConfig
@@ -33,7 +33,7 @@ from minikv.engine.factory import (
     starting,
 )
 from minikv.engine.outputs import RequestOutput, StepOutput, Token, check_failures
-from minikv.engine.prompts import Prompt, Prompts, TokenizedRequest, read_all, read_one
+from minikv.engine.prompts import Prompt, Prompts, TokenizedRequest, read_all, read_chat, read_one
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.serve.fair_lock import FairLock
 from minikv.engine.serve.llm_engine import LLMEngine
@@ -270,6 +270,33 @@ class LLM:
         outputs = [done[name] for name in names]
         check_failures(outputs)
         return outputs
+
+    @own_keywords("LLM.chat")
+    def chat(
+        self,
+        messages: Seq[Any],
+        params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        salt: str | Seq[str] = "",
+        progress: bool | None = None,
+        chat_template: str | None = None,
+        tools: list[Any] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, or a list of them, as ``generate`` does; the tokenizer's chat template makes prompts.
+
+        A conversation is a list of ``{"role": "user", "content": "..."}``. ``chat_template`` takes the place of the
+        tokenizer's own; ``chat_template_kwargs`` are for it (``{"enable_thinking": False}``). Raises ``ArgumentError``
+        for a tokenizer without a template, and with the template's own words where it refuses.
+        """
+        given = {
+            "chat_template": chat_template,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        ids = read_chat(messages, self.tokenizer, given | (chat_template_kwargs or {}))
+        return self.generate(ids, params, salt=salt, progress=progress)
 
     @own_keywords("LLM.stream")
     def stream(

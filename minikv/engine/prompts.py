@@ -1,7 +1,7 @@
 """Reads prompts, parameters and salts of a caller: one for all or one each, as text or as ids."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minikv.blocks.prefix import token_array
@@ -49,7 +49,59 @@ def read_one(prompt: Any, params: Any, salt: Any, *, tokenizer: Any, vocabulary:
     for token in ids:
         if not 0 <= token < vocabulary:
             raise ArgumentError("llm_token", token=token, last=vocabulary - 1)
-    return TokenizedRequest(text, ids, params, salt)
+    return TokenizedRequest(text, ids, _read_changes(params, tokenizer, vocabulary), salt)
+
+
+def read_chat(messages: Any, tokenizer: Any, template: dict[str, Any]) -> list[list[int]]:
+    """Return the ids of a conversation, or of a list of them, by the tokenizer's chat template.
+
+    A conversation is a list of {"role": ..., "content": ...}. Raises ``ArgumentError`` for another thing, and without a
+    template.
+    """
+    if tokenizer is None:
+        raise ArgumentError("llm_no_tokenizer", what="messages")
+    if not (getattr(tokenizer, "chat_template", None) or template["chat_template"]):
+        raise ArgumentError("llm_no_chat_template", name=getattr(tokenizer, "name_or_path", ""))
+    one = isinstance(messages, list | tuple) and messages and isinstance(messages[0], dict)
+    conversations = [messages] if one else messages
+    if not isinstance(conversations, list | tuple) or not all(map(_is_conversation, conversations)):
+        raise ArgumentError("llm_messages", value=type(messages).__name__)
+    options = {**template, "tokenize": True, "return_dict": False}
+    try:
+        return [list(tokenizer.apply_chat_template(list(each), **options)) for each in conversations]
+    except Exception as error:  # the template's own: it raises jinja's errors, and says its reasons in them
+        raise ArgumentError("llm_chat_template", reason=str(error)) from error
+
+
+def _is_conversation(messages: Any) -> bool:
+    return (
+        isinstance(messages, list | tuple)
+        and bool(messages)
+        and all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages)
+    )
+
+
+def _read_changes(params: SamplingParams, tokenizer: Any, vocabulary: int) -> SamplingParams:
+    """Return ``params`` with the texts of ``bad_words`` as ids, each as it stands and behind a space."""
+    if not params.adjusts:
+        return params
+    words: dict[tuple[int, ...], None] = {}
+    for word in params.bad_words or ():
+        if not isinstance(word, str):
+            words[tuple(word)] = None
+        elif tokenizer is None:
+            raise ArgumentError("llm_no_tokenizer", what="bad_words")
+        else:
+            spelled = (
+                tokenizer(f"{before}{word.lstrip()}", add_special_tokens=False) for before in ("", " ")
+            )
+            words |= {tuple(each["input_ids"]): None for each in spelled if each["input_ids"]}
+    biased: Any = params.logit_bias
+    named = {token for word in words for token in word} | {token for token, _ in biased}
+    for token in named:
+        if token >= vocabulary:
+            raise ArgumentError("llm_token", token=token, last=vocabulary - 1)
+    return replace(params, bad_words=tuple(words))
 
 
 def _as_prompts(prompts: Any) -> list[Prompt]:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minikv.engine.adjusted import Asked, adjusted, plain
 from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.staging import HostCopy
 from minikv.errors import ArgumentError, check_count
@@ -108,16 +109,16 @@ class Draws:
         return self._numbers[place]
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> SamplerOutput:
+def sample(logits: Tensor, params: Sequence[Asked], draws: Sequence[float]) -> SamplerOutput:
     """Return the next token of every row of ``logits``: ``draw`` and wait for it. Raises as both do."""
     return draw(logits, params, draws).read()
 
 
-def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> SampledTokens:
+def draw(logits: Tensor, asked: Sequence[Asked], draws: Sequence[float]) -> SampledTokens:
     """Begin to draw the next token of every row of ``logits`` [rows, vocabulary], a float tensor on the CPU or a GPU.
 
-    ``params`` and ``draws`` (uniform numbers in [0, 1), unused for greedy rows) are lists or tuples with one
-    entry a row. The host waits for nothing; all results come back in one copy.
+    ``asked`` (params, ``WithHistory`` where they change logits) and ``draws`` (uniform numbers in [0, 1), unused for
+    greedy rows) are lists or tuples with one entry a row. The host waits for nothing; results come in one copy.
 
     - temperature 0: the likeliest token, the lowest id among equals.
     - Else the filters apply in the order temperature, top_k, top_p, min_p, the lower id first among equals. The token
@@ -125,8 +126,10 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float
 
     Raises ``ArgumentError`` for invalid arguments. Work that is queued later may overwrite ``logits``.
     """
-    _check(logits, params, draws)
-    logits = logits.detach()
+    _check(logits, asked, draws)
+    params = plain(asked)
+    own = logits.detach()
+    logits = adjusted(own, asked)
     best, token_ids = _largest(logits)
     for rows, width in _groups(params, logits.shape[1]):
         where = _put(rows, torch.int64, logits)
@@ -134,21 +137,21 @@ def draw(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float
             logits[where], best[where], [params[row] for row in rows], [draws[row] for row in rows], width
         )
     parts = [token_ids.double(), best.double()]
-    asked = [row for row, wanted in enumerate(params) if wanted.logprobs is not None]
-    most = min(max((params[row].logprobs or 0 for row in asked), default=0), logits.shape[1])
-    for rows in _at_once(asked, logits.shape[1]):
-        where = _put(rows, torch.int64, logits)
-        parts.append(_logprobs(logits[where], token_ids[where], most).flatten())
+    reported = [row for row, wanted in enumerate(params) if wanted.logprobs is not None]
+    most = min(max((params[row].logprobs or 0 for row in reported), default=0), own.shape[1])
+    for rows in _at_once(reported, own.shape[1]):
+        where = _put(rows, torch.int64, own)
+        parts.append(_logprobs(own[where], token_ids[where], most).flatten())
     return SampledTokens(
         token_ids, params, most, HostCopy(torch.cat(parts))
     )  # float64 holds every id exactly
 
 
-def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> None:
-    for what, given in (("params", params), ("draws", draws)):
+def _check(logits: Tensor, asked: Sequence[Asked], draws: Sequence[float]) -> None:
+    for what, given in (("params", asked), ("draws", draws)):
         if not isinstance(given, list | tuple):
             raise ArgumentError("not_a_list", what=what, value=type(given).__name__)
-    rows = len(params)
+    rows = len(asked)
     if not isinstance(logits, Tensor) or logits.dtype not in FLOATS:
         found = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise ArgumentError("sampler_logits", found=str(found).removeprefix("torch."))
@@ -157,7 +160,7 @@ def _check(logits: Tensor, params: Sequence[SamplingParams], draws: Sequence[flo
         raise ArgumentError("cache_shape", what="logits", shape=list(logits.shape), expected=expected)
     if len(draws) != rows:
         raise ArgumentError("cache_shape", what="draws", shape=[len(draws)], expected=f"[{rows}]")
-    for row, (wanted, draw) in enumerate(zip(params, draws, strict=True)):
+    for row, (wanted, draw) in enumerate(zip(plain(asked), draws, strict=True)):
         if not isinstance(wanted, SamplingParams):
             raise ArgumentError("request_params", value=type(wanted).__name__)
         if wanted.temperature and not (isinstance(draw, int | float) and 0 <= draw <= 1):

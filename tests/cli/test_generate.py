@@ -66,6 +66,16 @@ def test_every_option_reaches_the_sampler(terminal, loaded):
     assert stopped.out.strip() == ""
 
 
+def test_penalties_and_the_least_number_of_tokens_reach_the_sampler(terminal, loaded):
+    options = ["--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--frequency-penalty", "0.2"]
+    done = terminal("generate", PROMPT, *options, "--min-tokens", "4", "--max-tokens", "9", "--json")
+    asked = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2, "min_tokens": 4}
+    want = reference(loaded, PROMPT, temperature=0, max_tokens=9, **asked)[0]
+    told = json.loads(done.out)["outputs"][0]["completions"]
+    assert [each["token_ids"] for each in told] == [list(each.token_ids) for each in want.completions]
+    assert terminal("generate", PROMPT, "--repetition-penalty", "0").code == 2
+
+
 def test_json_holds_the_run_and_the_memory(terminal, loaded):
     done = terminal("generate", PROMPT, "--max-tokens", "4", "--num-blocks", "16", "--memory", "--json")
     told = json.loads(done.out)

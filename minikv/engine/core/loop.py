@@ -12,19 +12,19 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any, Protocol
 
+from minikv.engine.adjusted import Asked
 from minikv.engine.core.extension import overriding
 from minikv.engine.core.runner import Runner
 from minikv.engine.core.scheduler import Scheduler
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.core.step import Scheduled, Step
 from minikv.engine.sampler import SampledTokens, SamplerOutput
-from minikv.engine.sampling_params import SamplingParams
 
 
 class Outputs(Protocol):
     """The receiver of a step's tokens."""
 
-    def due(self, step: Step) -> tuple[list[tuple[Any, Scheduled]], list[SamplingParams], list[float]]:
+    def due(self, step: Step) -> tuple[list[tuple[Any, Scheduled]], list[Asked], list[float]]:
         """Return the work that the step owes: (state, item) pairs, params and draws.
 
         There is a pair for each of ``step.sampled``: the receiver's own state of the sequence, and the item. There are

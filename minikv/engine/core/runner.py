@@ -6,10 +6,10 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import torch
 
+from minikv.engine.adjusted import Asked
 from minikv.engine.core.extension import Extension, overriding
 from minikv.engine.core.step import Step
 from minikv.engine.sampler import SampledTokens, draw
-from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.staging import send
 from minikv.errors import ArgumentError
 from minikv.models import ATTENTION, Adapter, Batch
@@ -36,7 +36,7 @@ class Runner:
     def run(
         self,
         step: Step,
-        params: Seq[SamplingParams],
+        params: Seq[Asked],
         draws: Seq[float],
         before: SampledTokens | None = None,
     ) -> SampledTokens:

@@ -99,6 +99,8 @@ def _rows_that_go_on(scheduler: Scheduler) -> Seq[int]:
     items = opened.step.items
     if len(items) != len(running) or any(len(item.samples) != 1 for item in items):
         return ()  # a sequence waits for a block, a prompt goes on, or several sequences begin with it
+    if any(seq.params.adjusts for seq in running):
+        return ()  # its next logits depend on the token that is not known yet
     for may_reserve in overriding(scheduler.extensions, "may_reserve"):
         if not all(map(may_reserve, running)):
             return ()

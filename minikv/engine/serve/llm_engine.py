@@ -5,6 +5,7 @@ from itertools import count
 from typing import Any
 from weakref import proxy
 
+from minikv.engine.adjusted import Asked
 from minikv.engine.core.loop import Loop
 from minikv.engine.core.runner import Runner
 from minikv.engine.core.scheduler import Scheduler
@@ -13,7 +14,6 @@ from minikv.engine.core.step import Scheduled, Step
 from minikv.engine.ext.overlap import OverlapLoop
 from minikv.engine.prompts import TokenizedRequest
 from minikv.engine.sampler import SamplerOutput
-from minikv.engine.sampling_params import SamplingParams
 from minikv.engine.serve.interrupts import Interrupts
 from minikv.engine.serve.request_state import OutputQueue, RequestState, SequenceOutput
 from minikv.errors import ArgumentError
@@ -120,12 +120,12 @@ class LLMEngine:
 
     # The methods that the loop calls: see ``Outputs``.
 
-    def due(
-        self, step: Step
-    ) -> tuple[list[tuple[SequenceOutput, Scheduled]], list[SamplingParams], list[float]]:
+    def due(self, step: Step) -> tuple[list[tuple[SequenceOutput, Scheduled]], list[Asked], list[float]]:
         due = [(self._outputs[seq_id], item) for item in step.items for seq_id in item.samples]
         unread = int(step.batch.sources is not None)
-        params = [each.params for each, item in due for _ in range(item.unconfirmed + 1)]
+        params: list[Asked] = [each.params for each, item in due for _ in range(item.unconfirmed + 1)]
+        if any(each.params.adjusts for each, _ in due):
+            params = [asked for each, item in due for asked in each.asked(item.guesses, self.eos)]
         draws = [draw for each, item in due for draw in each.draws(item.unconfirmed + 1, unread)]
         return due, params, draws
 

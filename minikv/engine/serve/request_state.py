@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from minikv.engine.adjusted import Asked, WithHistory
 from minikv.engine.core.sequence import FinishReason, Request, Sequence
 from minikv.engine.detokenizer import Detokenizer
 from minikv.engine.outputs import Completion, RequestOutput, StepOutput, Token, request_output, timing_of
@@ -55,6 +56,14 @@ class SequenceOutput:
         first = self.seq.num_output + unread
         return [0.0 if self._draws is None else self._draws[first + place] for place in range(count)]
 
+    def asked(self, guesses: Seq[int], eos: frozenset[int]) -> list[Asked]:
+        """Return what the next token is drawn with, and the one behind each of ``guesses``."""
+        if not self.params.adjusts:
+            return [self.params] * (len(guesses) + 1)
+        known = list(self.seq.tokens)
+        histories = ([*known, *guesses[:count]] for count in range(len(guesses) + 1))
+        return [WithHistory(self.params, tokens, self.seq.num_prompt, eos) for tokens in histories]
+
     def read(self, tokens: Seq[int], eos: frozenset[int]) -> tuple[list[str | None], bool]:
         """Return the text that each of the next ``tokens`` makes certain (None: later), and whether they stop it.
 
@@ -75,7 +84,7 @@ class SequenceOutput:
                 self.catch_up()
                 late = zip(tokens, pieces, strict=False)  # with those of this step that were to wait
                 pieces = [reader.push(each) if piece is None else piece for each, piece in late]
-                piece = reader.push(token)
+                piece = reader.push(token, may_stop=count >= self.params.min_tokens)
                 if stops or last or reader.stopped:
                     piece += reader.flush()  # it may end the held text with a stop text
                 stops = stops or reader.stopped
