@@ -3,7 +3,7 @@
 # slug = "beyond_one_gpu"
 # needs = ["02b", "03", "09", "11b"]
 # rooms = ["engine.ext.tensor_parallel", "cache.offload", "plan.preemption"]
-# minutes = 60
+# minutes = 65
 # [title]
 # en = "What does each GPU keep?"
 # zh = "每块 GPU 各存什么？"
@@ -17,52 +17,46 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In August 2026 somebody starts the same model twice on eight B200s: DeepSeek-V4-Flash, whose attention keeps latents.
-# The first time with tensor parallelism over eight GPUs, the second time with data parallelism. At start vLLM prints how many requests of a million tokens have room at once:
+# You have eight GPUs and cut a model into eight parts. Does each of them keep an eighth of the KV cache?
 #
-# > 156.9x vs 20.43x max concurrency at 1M context
-#
-# ([vLLM #51454](https://github.com/vllm-project/vllm/issues/51454); the two figures as quoted in [recipes #762](https://github.com/vllm-project/recipes/issues/762))
-#
-# Eight GPUs both times, and the second time 7.7 times as much fits.
-# **Where were the other seven eighths, the first time? And why is it 7.7 times, and not 8?**
-# %% [markdown] key="question" lang="zh" src="1ec44201"
+# A **rank** is one of the processes that share a model, with a GPU of its own. **Tensor parallelism** (TP) cuts the weight matrices into as many parts as there are ranks.
+# What each rank then caches of a token depends on the model. Here are three:
+# %% [markdown] key="question" lang="zh" src="a33f137e"
 # ## 问题
 #
-# 2026 年 8 月，有人在八块 B200 上把同一个模型启动了两次：DeepSeek-V4-Flash，它的注意力存的是潜在向量（latent）。
-# 第一次用张量并行，切到八块 GPU 上；第二次用数据并行。启动时，vLLM 会打印能同时放下多少个一百万 token 的请求：
+# 你有八块 GPU，把模型切成八份。每块是不是只存八分之一的 KV 缓存？
 #
-# > 156.9x vs 20.43x max concurrency at 1M context
-#
-# （[vLLM #51454](https://github.com/vllm-project/vllm/issues/51454)；两个数字引自 [recipes #762](https://github.com/vllm-project/recipes/issues/762)。意思是：上下文一百万时，最大并发分别为 156.9 和 20.43。）
-#
-# 两次都是八块 GPU，第二次放得下的却是 7.7 倍。
-# **第一次，其余的八分之七到哪里去了？为什么是 7.7 倍，不是 8 倍**？
-
-# %% [markdown] key="answer_words" lang="en"
-# A **rank** is one of the processes that share a model, with a GPU of its own. **Tensor parallelism** (TP) cuts the weight matrices into as many parts as there are ranks.
-# One call shows what the first start did with the cache:
-# %% [markdown] key="answer_words" lang="zh" src="9e641ef4"
 # 几个进程共用一个模型，每个进程叫作一个 **rank**，各有自己的 GPU。**张量并行**（TP）把权重矩阵切成与 rank 数相同的几份。
-# 第一次启动时缓存发生了什么，一次调用就能看到：
+# 这时每个 rank 为一个 token 缓存什么，要看模型。下面是三个模型：
 
-# %% key="answer"
-from minikv.plan import CacheSpec
+# %% key="first"
+from minikv.course.diagrams import rank_caches
 
-for model in ("Llama-3.1-70B", "DeepSeek-V3"):
-    one, rank = (CacheSpec.from_config(model, tp=tp).bytes_for(1) for tp in (1, 8))
-    print(t("asked_line", model=model, one=one, rank=rank, tp=8))
+models = ("Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3")
+show(rank_caches({model: model for model in models}, 8, t("lang")))
 
 # %% [markdown] key="answer_read" lang="en"
-# (DeepSeek-V3 stands for the newer model here: it keeps latents as well, and it is in our catalogue.)
+# Of Llama's cache each GPU has an eighth. Of Qwen3's each head lies on two GPUs. Of DeepSeek's latents each GPU has **all**: eight GPUs, eight copies of the same bytes.
 #
-# Of Llama's cache each GPU has an eighth. Of DeepSeek's each has **all**: eight GPUs, eight copies of the same bytes.
-# This lesson is about why, what can be done, and what goes to CPU memory where the GPUs are full all the same.
-# %% [markdown] key="answer_read" lang="zh" src="189d9dc8"
-# （这里用 DeepSeek-V3 代替那个更新的模型：它存的也是潜在向量，而且收在本包的目录里。）
+# A user of eight B200s saw the price: with tensor parallelism vLLM had room for 20.43 requests of a million tokens, with data parallelism for 156.9 (a newer model with latents).
+# **Where are the other seven eighths with tensor parallelism? And why is it 7.7 times, and not 8?**
 #
-# Llama 的缓存，每块 GPU 只放八分之一；DeepSeek 的，每块都放**全部**：八块 GPU，同样的字节存了八份。
-# 本课要讲这是为什么、有什么办法，以及 GPU 还是装满了的时候，把什么搬到 CPU 内存。
+# After this lesson you can:
+#
+# - **say** which part of a cache a rank keeps, for KV heads and for latents, and how often it is copied;
+# - **compare** tensor parallelism with data-parallel attention, in tokens;
+# - **decide** whether a preempted sequence is swapped to CPU memory or computed again.
+# %% [markdown] key="answer_read" lang="zh" src="48134de1"
+# Llama 的缓存，每块 GPU 只放八分之一；Qwen3 的每个头放在两块 GPU 上；DeepSeek 的潜在向量（latent），每块都放**全部**：八块 GPU，同样的字节存了八份。
+#
+# 代价有多大？一位用户在八块 B200 上启动了一个同样存潜在向量的新模型：上下文一百万时，张量并行能同时放下 20.43 个请求，数据并行能放下 156.9 个。
+# **张量并行时少掉的八分之七去了哪里？为什么是 7.7 倍，而不是整 8 倍？**
+#
+# 学完本课，你能够：
+#
+# - **说出**一个 rank 存缓存的哪一部分（KV 头或潜在向量），以及一共存了几份；
+# - 按放得下的 token 数**比较**张量并行和数据并行注意力；
+# - **决定**被抢占的序列是换出到 CPU 内存，还是重新计算。
 
 # %% key="predict_rank"
 predict("rank_bytes", ...)
@@ -104,15 +98,29 @@ predict("rank_bytes", ...)
 #
 # MLA 没有 $H_{kv}$ 可除：不管 $t$ 是多少，$\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$，其中 $d_c$ 是潜在向量的元素数，$d_r$ 是 rope key 的（[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
-# %% key="cut"
-sizes = (1, 2, 4, 8, 16)
-print(t("cut_head"))
-print(" " * 15 + "".join(f"{f'tp={tp}':>14}" for tp in sizes))
+# %% key="cut" lang="en"
+from minikv.course import Table
+from minikv.plan import CacheSpec
+
+sizes, rows = (1, 2, 4, 8, 16), []
 for model in ("Llama-2-7B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3"):
     whole = CacheSpec.from_config(model).bytes_for(1)
     ranks = [CacheSpec.from_config(model, tp=tp).bytes_for(1) for tp in sizes]
-    cells = [f"{rank:,} (x{tp * rank // whole})" for tp, rank in zip(sizes, ranks)]
-    print(f"{model:<15}" + "".join(f"{cell:>14}" for cell in cells))
+    rows.append((model, *(f"{rank:,} (x{tp * rank // whole})" for tp, rank in zip(sizes, ranks))))
+head = ["model", *(f"tp={tp}" for tp in sizes)]
+Table(head, rows, title="Bytes of a token on one rank (x: copies on all ranks)", right=head[1:])
+
+# %% key="cut" lang="zh"
+from minikv.course import Table
+from minikv.plan import CacheSpec
+
+sizes, rows = (1, 2, 4, 8, 16), []
+for model in ("Llama-2-7B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3"):
+    whole = CacheSpec.from_config(model).bytes_for(1)
+    ranks = [CacheSpec.from_config(model, tp=tp).bytes_for(1) for tp in sizes]
+    rows.append((model, *(f"{rank:,} (x{tp * rank // whole})" for tp, rank in zip(sizes, ranks))))
+head = ["模型", *(f"tp={tp}" for tp in sizes)]
+Table(head, rows, title="一个 token 在一个 rank 上的字节数（x：所有 rank 上的份数）", right=head[1:])
 
 # %% [markdown] key="cut_read" lang="en"
 # The table has three cases:
@@ -160,24 +168,41 @@ except MiniKVError as error:
     shards = {}
     print(t(error))
 
-# %% key="shards_table" tags="hardware"
+# %% key="shards_table" tags="hardware" lang="en"
 import torch
 
 from minikv import LLM
 from minikv.models import load
 
-torch.set_num_threads(1)
-print(t("shards_head"))
+rows, lines = [], []
 for name, found in shards.items():
     loaded = load(models[name], device=found.ranks[0].device.partition(":")[0])
     spec = CacheSpec.from_config(loaded.model.config, tp=2, kv_dtype=found.kv_dtype)
     for rank, each in enumerate(found.ranks):
-        planned = spec.block_bytes(16) * each.num_blocks
-        counts = f"{each.own_blocks:>6} {each.num_blocks:>7} {planned:>10,} {each.kv_bytes:>11,}"
-        print(f"{name} {rank:>5} {each.weight_bytes:>11,}   {str(each.block):<19}{counts}")
+        sizes = (each.own_blocks, each.num_blocks, spec.block_bytes(16) * each.num_blocks, each.kv_bytes)
+        rows.append((name, rank, each.weight_bytes, str(each.block), *sizes))
     whole = sum(weight.nbytes for weight in loaded.model.parameters())
     with LLM(loaded, num_blocks=40) as llm:
-        print(t("shards_same", name=name, whole=whole, same=answer(llm) == found.answers))
+        lines.append(f"{name}: the answers of one process, with {whole:,} B of weights: {answer(llm) == found.answers}")
+Table(["model", "rank", "weights (B)", "a block", "own", "blocks", "planned (B)", "measured (B)"], rows, lines=lines)
+
+# %% key="shards_table" tags="hardware" lang="zh"
+import torch
+
+from minikv import LLM
+from minikv.models import load
+
+rows, lines = [], []
+for name, found in shards.items():
+    loaded = load(models[name], device=found.ranks[0].device.partition(":")[0])
+    spec = CacheSpec.from_config(loaded.model.config, tp=2, kv_dtype=found.kv_dtype)
+    for rank, each in enumerate(found.ranks):
+        sizes = (each.own_blocks, each.num_blocks, spec.block_bytes(16) * each.num_blocks, each.kv_bytes)
+        rows.append((name, rank, each.weight_bytes, str(each.block), *sizes))
+    whole = sum(weight.nbytes for weight in loaded.model.parameters())
+    with LLM(loaded, num_blocks=40) as llm:
+        lines.append(f"{name}：与单个进程（权重 {whole:,} B）的回答相同：{answer(llm) == found.answers}")
+Table(["模型", "rank", "权重（B）", "一个块", "自己", "共同", "计划（B）", "实测（B）"], rows, lines=lines)
 
 # %% [markdown] key="shards_read" lang="en"
 # Read the shape of a block as (K and V, layers, tokens, heads, elements), for latents without the first: of GQA's two heads each rank has one, MQA's only head is on both, and the latent of 64 + 16 elements lies on both in one piece.
@@ -216,23 +241,51 @@ predict("common_blocks", ...)
 #
 # 由 rank 0 做决定，把每一步作为一串整数发给其他 rank：token id、长度、块表。前向计算内部的激活是另一回事：每一层在注意力之后、MLP 之后，都要把各 rank 算出的部分相加。
 
-# %% key="message_code"
+# %% key="message_code" lang="en"
 from minikv import SamplingParams
 from minikv.blocks import BlockManager
 from minikv.engine import Scheduler
 from minikv.engine.ext.wire import FRAME, to_words
 from minikv.plan import find_model
 
+rows = []
 for sequences in (1, 64):
     scheduler = Scheduler(BlockManager(4096, 16), max_num_seqs=64, max_batched_tokens=40_000)
     for number in range(sequences):
         scheduler.add(number, list(range(300 * number, 300 * number + 300)), SamplingParams(max_tokens=9))
     scheduler.finish(scheduler.schedule(), [7] * sequences)
     words = to_words(scheduler.schedule())
-    print(t("message_line", sequences=sequences, num_bytes=words.nbytes, frame=FRAME * words.itemsize))
+    rows.append((sequences, words.nbytes, FRAME * words.itemsize))
+Table(["sequences that decode", "B for every other rank", "B of the fixed frame"], rows)
+
+# %% key="message_code" lang="zh"
+from minikv import SamplingParams
+from minikv.blocks import BlockManager
+from minikv.engine import Scheduler
+from minikv.engine.ext.wire import FRAME, to_words
+from minikv.plan import find_model
+
+rows = []
+for sequences in (1, 64):
+    scheduler = Scheduler(BlockManager(4096, 16), max_num_seqs=64, max_batched_tokens=40_000)
+    for number in range(sequences):
+        scheduler.add(number, list(range(300 * number, 300 * number + 300)), SamplingParams(max_tokens=9))
+    scheduler.finish(scheduler.schedule(), [7] * sequences)
+    words = to_words(scheduler.schedule())
+    rows.append((sequences, words.nbytes, FRAME * words.itemsize))
+Table(["正在解码的序列", "发给其他每个 rank（B）", "定长消息（B）"], rows)
+
+# %% key="activations" lang="en"
 config = find_model("Llama-3.1-70B").config
 layers, hidden = config["num_hidden_layers"], config["hidden_size"]
-print(t("activations_line", layers=layers, activations=2 * layers * 64 * hidden * 2))
+activations = 2 * layers * 64 * hidden * 2  # two sums a layer, 64 sequences, 2 bytes
+Table(["layers of Llama-3.1-70B", "B of activations a rank, 64 sequences"], [(layers, activations)])
+
+# %% key="activations" lang="zh"
+config = find_model("Llama-3.1-70B").config
+layers, hidden = config["num_hidden_layers"], config["hidden_size"]
+activations = 2 * layers * 64 * hidden * 2  # 每层相加两次，64 条序列，每个数 2 字节
+Table(["Llama-3.1-70B 的层数", "每个 rank 交换的激活（B），64 条序列"], [(layers, activations)])
 
 # %% [markdown] key="latents" lang="en"
 # ## Latents cannot
@@ -255,16 +308,35 @@ print(t("activations_line", layers=layers, activations=2 * layers * 64 * hidden 
 # 潜在向量 $c$ 没有下标 $h$。每一个头，不论在哪个 rank 上，都要读它的全部 $d_c$ 个元素。
 # 只有一半元素的 rank，只知道和的一半；而半个和，并不是分数：
 
-# %% key="half"
+# %% key="half" lang="en"
 torch.manual_seed(0)
-latents = torch.randint(-9, 10, (64, 512)).float()
-query = torch.randint(-9, 10, (512,)).float()
+latents = torch.randint(-9, 10, (64, 512)).float()  # [tokens, d_c]
+query = torch.randint(-9, 10, (512,)).float()  # of one head
 right = latents @ query
 first, second = latents[:, :256] @ query[:256], latents[:, 256:] @ query[256:]
 alone, summed = (right - first).abs().max(), (right - first - second).abs().max()
-print(t("half_line", alone=alone.item(), summed=summed.item()))
+rows = [("the first half alone", f"{alone:,.0f}"), ("both halves, added up", f"{summed:.0f}")]
+Table(["score from", "off by up to"], rows, right=["off by up to"])
+
+# %% key="half" lang="zh"
+torch.manual_seed(0)
+latents = torch.randint(-9, 10, (64, 512)).float()  # [token, d_c]
+query = torch.randint(-9, 10, (512,)).float()  # 一个头的 query
+right = latents @ query
+first, second = latents[:, :256] @ query[:256], latents[:, 256:] @ query[256:]
+alone, summed = (right - first).abs().max(), (right - first - second).abs().max()
+rows = [("只有前一半", f"{alone:,.0f}"), ("两半相加", f"{summed:.0f}")]
+Table(["怎样算分数", "最多差多少"], rows, right=["最多差多少"])
+
+# %% key="exchange" lang="en"
 heads, tokens = find_model("DeepSeek-V3").config["num_attention_heads"], 32_768
-print(t("exchange_line", tokens=tokens, scores=heads * tokens * 4 / 2**20, latents=tokens * 256 * 2 / 2**20))
+scores, saved = heads * tokens * 4 / 2**20, tokens * 256 * 2 / 2**20
+Table(["tokens", "scores to exchange (MiB)", "latents not read (MiB)"], [(tokens, f"{scores:.1f}", f"{saved:.1f}")])
+
+# %% key="exchange" lang="zh"
+heads, tokens = find_model("DeepSeek-V3").config["num_attention_heads"], 32_768
+scores, saved = heads * tokens * 4 / 2**20, tokens * 256 * 2 / 2**20
+Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB）"], [(tokens, f"{scores:.1f}", f"{saved:.1f}")])
 
 # %% [markdown] key="latents_ways" lang="en"
 # The halves could be added up between the ranks, for each head, cached token, query and layer, before the softmax. That is as many bytes as it saves, over a link instead of from memory.
@@ -288,35 +360,64 @@ print(t("exchange_line", tokens=tokens, scores=heads * tokens * 4 / 2**20, laten
 # %% key="predict_more"
 predict("more_tokens", ...)
 
-# %% key="ways"
+# %% key="ways" lang="en"
+from minikv.course.charts import bars
 from minikv.course.lessons.l12.parallel_layouts import two_ways
 from minikv.units import GIB
 
-print(t("ways_head", gpu="B200 SXM"))
-print(t("ways_columns"))
+ways, rows = {}, []
 for model in ("DeepSeek-V3", "Kimi-K2", "Qwen3-235B-A22B", "Llama-3.1-70B"):
-    ways = dict(zip(("TP", "DP"), two_ways(model, "B200 SXM", 8)))
-    for name, way in ways.items():
-        rank = f"{way.weight_bytes / GIB:>10.1f} {way.kv_bytes / GIB:>10.1f} {way.token_bytes:>11,}"
-        times = f"(x{way.tokens / ways['TP'].tokens:.2f})"
-        print(f"{model:<16} {name} {rank} {way.tokens:>13,} {times} {way.longest:>11,}")
+    tp, dp = two_ways(model, "B200 SXM", 8)
+    ways |= {f"{model} TP": tp, f"{model} DP": dp}
+    for name, way in (("TP", tp), ("DP", dp)):
+        times = f"x{way.tokens / tp.tokens:.2f}"
+        rows.append((f"{model} {name}", way.token_bytes, way.tokens, times, way.longest))
+Table(["eight B200s", "B a token", "tokens in all", "against TP", "longest request"], rows, right=["against TP"])
+
+# %% key="ways" lang="zh"
+from minikv.course.charts import bars
+from minikv.course.lessons.l12.parallel_layouts import two_ways
+from minikv.units import GIB
+
+ways, rows = {}, []
+for model in ("DeepSeek-V3", "Kimi-K2", "Qwen3-235B-A22B", "Llama-3.1-70B"):
+    tp, dp = two_ways(model, "B200 SXM", 8)
+    ways |= {f"{model} TP": tp, f"{model} DP": dp}
+    for name, way in (("TP", tp), ("DP", dp)):
+        times = f"x{way.tokens / tp.tokens:.2f}"
+        rows.append((f"{model} {name}", way.token_bytes, way.tokens, times, way.longest))
+Table(["八块 B200", "每个 token 的字节数", "token 合计", "相对 TP", "最长的请求"], rows, right=["相对 TP"])
+
+# %% key="ways_drawn" lang="en"
+parts = {
+    "weights": [way.weight_bytes / GIB for way in ways.values()],
+    "KV cache": [way.kv_bytes / GIB for way in ways.values()],
+}
+show(bars(list(ways), parts, x="one GPU (GiB)", stacked=True, looks=("weights", "k")))
+
+# %% key="ways_drawn" lang="zh"
+parts = {
+    "权重": [way.weight_bytes / GIB for way in ways.values()],
+    "KV 缓存": [way.kv_bytes / GIB for way in ways.values()],
+}
+show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weights", "k")))
 
 # %% [markdown] key="ways_read" lang="en"
-# **The other seven eighths were copies.** And in this plan it is less than eight times, because each rank pays for attention's weights out of its pool (the first column). The larger the GPU, the less that matters, and the closer it comes to 8.
+# **The other seven eighths were copies.** And in this plan it is less than eight times, because each rank pays for attention's weights out of its pool (the first bar of each pair has fewer weights). The larger the GPU, the less that matters, and the closer it comes to 8.
 #
-# Look at the last column, too. One request alone has *less* room than before: it still lies on one GPU. Data-parallel attention holds more requests, not longer ones.
+# Look at the last column of the table, too. One request alone has *less* room than before: it still lies on one GPU. Data-parallel attention holds more requests, not longer ones.
 # Qwen3's 4 KV heads lie on 8 ranks in two copies each under tensor parallelism, so there it is at most twice as much.
 # And look at Llama, whose heads tensor parallelism had cut already: there is nothing to be won, and attention's whole weights take room for it.
 #
-# (It is a plan, and an ideal one: engines keep copies of more than attention. What it costs in speed is not in the table either: a step has to bring each token to the rank of its experts and back, all ranks run their steps together, and whoever got the long requests is full while others have room. Exercise 12.3.)
-# %% [markdown] key="ways_read" lang="zh" src="2715d214"
-# **其余的八分之七，原来都是复制品**。在这份计划里，之所以不到八倍，是因为每个 rank 都要从块池里拿出一部分放注意力的权重（见第一列）。GPU 越大，这一点越无关紧要，倍数就越接近 8。
+# (It is a plan, and an ideal one: engines keep copies of more than attention. What it costs in speed is not in the table either: a step has to bring each token to the rank of its experts and back, all ranks run their steps together, and a rank with long requests is full while others have room. Exercise 12.3.)
+# %% [markdown] key="ways_read" lang="zh" src="f3e648a5"
+# **少掉的八分之七，都是复制品**。在这份计划里，之所以不到八倍，是因为每个 rank 都要从块池里拿出一部分放注意力的权重（图中每一对的第一条，权重较少）。GPU 越大，这一点越无关紧要，倍数就越接近 8。
 #
-# 再看最后一列。单个请求的空间反而**变小**了：它还是只能放在一块 GPU 上。数据并行注意力放得下更多的请求，而不是更长的请求。
+# 再看表的最后一列。单个请求的空间反而**变小**了：它还是只能放在一块 GPU 上。数据并行注意力放得下更多的请求，而不是更长的请求。
 # Qwen3 的 4 个 KV 头，张量并行时在 8 个 rank 上各有两份，所以最多是两倍。
 # 再看 Llama，它的头早已被张量并行切开：没有什么可赚的，还白白多放了权重。
 #
-# （这是计划，而且是理想情况：实际的引擎会复制的不止注意力。速度上的代价表里也没有：每一步都要把每个 token 送到它的专家所在的 rank 再送回来；所有 rank 一起走每一步；长请求集中到谁那里，谁就先满，而别人还有空。见练习 12.3。）
+# （这是计划，而且是理想情况：实际的引擎会复制的不止注意力。速度上的代价表里也没有：每一步都要把每个 token 送到它的专家所在的 rank 再送回来；所有 rank 一起走每一步；长请求集中的那个 rank 先满，而其他 rank 还有空。见练习 12.3。）
 
 # %% [markdown] key="swap" lang="en"
 # ## When all GPUs are full
@@ -331,23 +432,30 @@ for model in ("DeepSeek-V3", "Kimi-K2", "Qwen3-235B-A22B", "Llama-3.1-70B"):
 # $$\text{swap} = \frac{B}{r_{\text{out}}} + \frac{B}{r_{\text{in}}} \qquad\qquad \text{recompute} = \frac{T}{p}$$
 
 # %% [markdown] key="swap_symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $B$ | bytes of the blocks, on this rank | bytes |
-# | $r_{\text{out}}, r_{\text{in}}$ | rate to the host, and back to the device | bytes a second |
-# | $T$ | tokens that would have to be computed again | tokens |
-# | $p$ | speed of a prefill | tokens a second |
+# | symbol | meaning | unit | value here |
+# |---|---|---|---|
+# | $B$ | bytes of the blocks, on this rank | bytes | 4,096 · 131,072 |
+# | $r_{\text{out}}, r_{\text{in}}$ | rate to the host, and back to the device | bytes a second | 25 · 10⁹, 20 · 10⁹ |
+# | $T$ | tokens that would have to be computed again | tokens | 4,096 |
+# | $p$ | speed of a prefill | tokens a second | 20,000 |
 #
-# $B$ and $T$ both grow with the sequence, so it hardly matters how long it is.
-# %% [markdown] key="swap_symbols" lang="zh" src="4ab8cca5"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $B$ | 这个 rank 上要搬的块的字节数 | 字节 |
-# | $r_{\text{out}}, r_{\text{in}}$ | 搬到 CPU 内存、搬回设备的速度 | 字节 / 秒 |
-# | $T$ | 否则要重新计算的 token 数 | token |
-# | $p$ | 预填充的速度 | token / 秒 |
+# $B$ and $T$ both grow with the sequence, so it hardly matters how long it is. Here is one of 4,096 tokens of Llama-3.1-8B:
+# %% [markdown] key="swap_symbols" lang="zh" src="f3488a69"
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $B$ | 这个 rank 上要搬的块的字节数 | 字节 | 4,096 · 131,072 |
+# | $r_{\text{out}}, r_{\text{in}}$ | 搬到 CPU 内存、搬回设备的速度 | 字节 / 秒 | 25 · 10⁹、20 · 10⁹ |
+# | $T$ | 否则要重新计算的 token 数 | token | 4,096 |
+# | $p$ | 预填充的速度 | token / 秒 | 20,000 |
 #
-# $B$ 和 $T$ 都随序列增长，所以序列多长几乎不影响结论。
+# $B$ 和 $T$ 都随序列增长，所以序列多长几乎不影响结论。下面是 Llama-3.1-8B 的一条 4,096 个 token 的序列：
+
+# %% key="swap_drawn"
+from minikv.course.diagrams import swap_path
+from minikv.plan.preemption import TransferRates
+
+moved = CacheSpec.from_config("Llama-3.1-8B").bytes_for(4096)
+show(swap_path(4096, moved, TransferRates(25e9, 20e9, prefill=20_000), t("lang")))
 
 # %% key="predict_swap"
 predict("swap_ms", ...)
@@ -397,7 +505,7 @@ show(widget, text=widget.text())
 #
 # 同样多的字节，从设备搬到 CPU 内存，每次搬的一片比一片小。（没有 GPU 时，两边是同一块内存，测到的就是复制本身。）
 
-# %% key="pieces" tags="timing"
+# %% key="pieces" tags="timing" lang="en"
 import time
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -412,12 +520,34 @@ def copy_out(piece):
         on_host[begin : begin + piece].copy_(on_device[begin : begin + piece], non_blocking=True)
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return num_bytes / (time.perf_counter() - start) / 1e9
+
+# %% key="pieces" tags="timing" lang="zh"
+import time
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+num_bytes = 32 * 2**20
+on_device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+on_host = torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=device == "cuda")
 
 
-for piece in (2**25, 2**20, 2**15, 2**10):
-    seconds = min(copy_out(piece) for _ in range(3))
-    print(t("pieces_line", num_bytes=num_bytes, piece=piece, ms=seconds * 1e3, rate=num_bytes / seconds / 1e9))
+def copy_out(piece):
+    start = time.perf_counter()
+    for begin in range(0, num_bytes, piece):
+        on_host[begin : begin + piece].copy_(on_device[begin : begin + piece], non_blocking=True)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return num_bytes / (time.perf_counter() - start) / 1e9
+
+# %% key="pieces_drawn" tags="timing" lang="en"
+sizes = {"32 MiB": 2**25, "1 MiB": 2**20, "32 KiB": 2**15, "1 KiB": 2**10}
+rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
+show(bars([f"in pieces of {name}" for name in sizes], {"32 MiB": rates}, x="GB/s", looks=("host",)))
+
+# %% key="pieces_drawn" tags="timing" lang="zh"
+sizes = {"32 MiB": 2**25, "1 MiB": 2**20, "32 KiB": 2**15, "1 KiB": 2**10}
+rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
+show(bars([f"每次搬 {name}" for name in sizes], {"32 MiB": rates}, x="GB/s", looks=("host",)))
 
 # %% [markdown] key="pieces_read" lang="en"
 # So `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and an engine measures what *that* reaches.
@@ -426,13 +556,14 @@ for piece in (2**25, 2**20, 2**15, 2**10):
 # 所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
 # 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论：
 
-# %% key="rates" tags="timing"
+# %% key="rates" tags="timing" lang="en"
 from minikv.cache.offload import HostPool
 from minikv.engine.ext.host import transfer_speeds
-from minikv.plan.preemption import TransferRates, break_even_prefill, recompute_seconds, swap_seconds
+from minikv.plan.preemption import break_even_prefill, recompute_seconds, swap_seconds
 
 tiny = load("tiny-gqa")
 article = [5 + n % 150 for n in range(1920)]
+params = SamplingParams(temperature=0, max_tokens=1)
 with LLM(tiny, num_blocks=130, max_num_seqs=1) as llm:
     block = sum(group.block_bytes(16) for group in llm.cache.kv_cache_groups)
     pool = HostPool(llm.cache, 64)
@@ -441,16 +572,47 @@ with LLM(tiny, num_blocks=130, max_num_seqs=1) as llm:
     seconds = []
     for attempt in range(4):
         start = time.perf_counter()
-        llm.generate(article, SamplingParams(temperature=0, max_tokens=1), salt=str(attempt))
+        llm.generate(article, params, salt=str(attempt))  # another salt: no block is found again
         seconds.append(time.perf_counter() - start)
-rates = TransferRates(to_host, to_device, prefill=len(article) / min(seconds))
-print(t("rates_line", block=block, out=to_host / 1e9, back=to_device / 1e9, prefill=rates.prefill))
+
+# %% key="rates" tags="timing" lang="zh"
+from minikv.cache.offload import HostPool
+from minikv.engine.ext.host import transfer_speeds
+from minikv.plan.preemption import break_even_prefill, recompute_seconds, swap_seconds
+
+tiny = load("tiny-gqa")
+article = [5 + n % 150 for n in range(1920)]
+params = SamplingParams(temperature=0, max_tokens=1)
+with LLM(tiny, num_blocks=130, max_num_seqs=1) as llm:
+    block = sum(group.block_bytes(16) for group in llm.cache.kv_cache_groups)
+    pool = HostPool(llm.cache, 64)
+    to_host, to_device = transfer_speeds(pool)
+    pool.close()
+    seconds = []
+    for attempt in range(4):
+        start = time.perf_counter()
+        llm.generate(article, params, salt=str(attempt))  # salt 不同，就找不回以前的块
+        seconds.append(time.perf_counter() - start)
+
+# %% key="rates_table" tags="timing" lang="en"
+rates, rows = TransferRates(to_host, to_device, prefill=len(article) / min(seconds)), []
 for tokens in (64, 512, 1920):
     moved = tokens // 16 * block
     swap, again = swap_seconds(moved, rates), recompute_seconds(tokens, rates)
-    how = t("swap" if swap < again else "recompute")
-    print(t("cost_line", tokens=tokens, num_bytes=moved, swap=swap * 1e3, recompute=again * 1e3, how=how))
-print(t("even_line", even=break_even_prefill(block // 16, to_host, to_device)))
+    rows.append((tokens, moved, swap * 1e3, again * 1e3, "swap" if swap < again else "recompute"))
+speeds = f"Blocks of {block:,} B: {to_host / 1e9:.2f} GB/s out, {to_device / 1e9:.2f} GB/s in; prefill {rates.prefill:,.0f} tokens/s"
+even = f"Break-even: a prefill of {break_even_prefill(block // 16, to_host, to_device):,.0f} tokens/s"
+Table(["tokens", "B", "swap (ms)", "recompute (ms)", "cheaper"], rows, lines=[speeds, even])
+
+# %% key="rates_table" tags="timing" lang="zh"
+rates, rows = TransferRates(to_host, to_device, prefill=len(article) / min(seconds)), []
+for tokens in (64, 512, 1920):
+    moved = tokens // 16 * block
+    swap, again = swap_seconds(moved, rates), recompute_seconds(tokens, rates)
+    rows.append((tokens, moved, swap * 1e3, again * 1e3, "换出换入" if swap < again else "重新计算"))
+speeds = f"每块 {block:,} B：换出 {to_host / 1e9:.2f} GB/s，换入 {to_device / 1e9:.2f} GB/s；每秒预填充 {rates.prefill:,.0f} 个 token"
+even = f"两者持平时，每秒预填充 {break_even_prefill(block // 16, to_host, to_device):,.0f} 个 token"
+Table(["token 数", "字节数", "换出换入（毫秒）", "重新计算（毫秒）", "较快的"], rows, lines=[speeds, even])
 
 # %% [markdown] key="engine" lang="en"
 # ### In the engine
@@ -463,31 +625,59 @@ print(t("even_line", even=break_even_prefill(block // 16, to_host, to_device)))
 # `LLM(cpu_kv_bytes=...)` 启动时测出两个方向的传输速度，预填充的速度则在运行中测；每次抢占时再做决定，并把两个估计都写进事件。（只支持单个进程：多个 rank 时，`cpu_kv_bytes` 会被拒绝。）
 # 为了比较，也可以直接给定速度（`swap_rates=`）：一次用快的链路，一次用慢的，还有一次完全不用 CPU 内存。回答不应受其影响。
 
-# %% key="engine_code" tags="hardware"
+# %% key="engine_code" tags="hardware" lang="en"
 from minikv.engine import EventLog, summary
 from minikv.models import recall_prompt
 
 prompts = [recall_prompt(seed=seed).text for seed in range(16)]
 params = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
 choices = {
-    "fast": {"cpu_kv_bytes": 2**20, "swap_rates": TransferRates(1e10, 1e10, prefill=20_000)},
-    "slow": {"cpu_kv_bytes": 2**20, "swap_rates": TransferRates(1e7, 1e7, prefill=20_000)},
-    "none": {},
+    "a fast link": {"cpu_kv_bytes": 2**20, "swap_rates": TransferRates(1e10, 1e10, prefill=20_000)},
+    "a slow link": {"cpu_kv_bytes": 2**20, "swap_rates": TransferRates(1e7, 1e7, prefill=20_000)},
+    "no CPU memory": {},  # recompute, always
 }
-answers = set()
+answers, logs = set(), {}
 for name, options in choices.items():
-    log = EventLog()
-    with LLM(tiny, num_blocks=28, max_num_seqs=16, emit=log, **options) as llm:
+    logs[name] = EventLog()
+    with LLM(tiny, num_blocks=28, max_num_seqs=16, emit=logs[name], **options) as llm:
         answers.add(tuple(output.text for output in llm.generate(prompts, params)))
-    figures = summary(log.events)
+
+# %% key="engine_code" tags="hardware" lang="zh"
+from minikv.engine import EventLog, summary
+from minikv.models import recall_prompt
+
+prompts = [recall_prompt(seed=seed).text for seed in range(16)]
+params = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
+choices = {
+    "快的链路": {"cpu_kv_bytes": 2**20, "swap_rates": TransferRates(1e10, 1e10, prefill=20_000)},
+    "慢的链路": {"cpu_kv_bytes": 2**20, "swap_rates": TransferRates(1e7, 1e7, prefill=20_000)},
+    "不用 CPU 内存": {},  # 总是重新计算
+}
+answers, logs = set(), {}
+for name, options in choices.items():
+    logs[name] = EventLog()
+    with LLM(tiny, num_blocks=28, max_num_seqs=16, emit=logs[name], **options) as llm:
+        answers.add(tuple(output.text for output in llm.generate(prompts, params)))
+
+# %% key="engine_table" tags="hardware" lang="en"
+rows = []
+for name, log in logs.items():
+    figures, first = summary(log.events), log.of("preempt")[0]
     computed = sum(step.prefill_tokens for step in log.of("step"))
-    counts = dict(preemptions=figures.preemptions, swaps=figures.swaps, computed=computed)
-    print(t("engine_line", name=t("engine_" + name), **counts))
-    event = log.of("preempt")[0]
-    if event.how:
-        estimates = dict(swap=event.swap_seconds * 1e3, recompute=event.recompute_seconds * 1e3)
-        print(t("event_line", how=t(event.how), tokens=event.tokens, **estimates))
-print(t("engine_same", same=len(answers) == 1))
+    times = (first.swap_seconds * 1e3, first.recompute_seconds * 1e3) if first.how else (None, None)
+    rows.append((name, figures.preemptions, figures.swaps, computed, first.how or "recompute, without asking", *times))
+head = ["", "preemptions", "swaps", "tokens of prefills", "the first", "swap (ms)", "recompute (ms)"]
+Table(head, rows, lines=[f"the same answers in all three: {len(answers) == 1}"])
+
+# %% key="engine_table" tags="hardware" lang="zh"
+rows = []
+for name, log in logs.items():
+    figures, first = summary(log.events), log.of("preempt")[0]
+    computed = sum(step.prefill_tokens for step in log.of("step"))
+    times = (first.swap_seconds * 1e3, first.recompute_seconds * 1e3) if first.how else (None, None)
+    rows.append((name, figures.preemptions, figures.swaps, computed, first.how or "重新计算，不作比较", *times))
+head = ["", "抢占次数", "换出次数", "预填充的 token", "第一次", "换出换入（毫秒）", "重新计算（毫秒）"]
+Table(head, rows, lines=[f"三次的回答都相同：{len(answers) == 1}"])
 
 # %% [markdown] key="break" lang="en"
 # (Exercise 12.4 is the decision and its event.)
@@ -496,16 +686,16 @@ print(t("engine_same", same=len(answers) == 1))
 #
 # ### The block count of rank 0
 #
-# In July 2025 somebody asks nano-vllm what happens if GPU 0 has 40 GB free and GPU 1 only 20, since the number of blocks is made from GPU 0's ([#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)). "Yes, this could indeed cause problems", the author answers.
+# What happens if the number of blocks is made from GPU 0's free memory, and GPU 1 has less?
 # Here it is: rank 0 counts 19 blocks, and rank 1 has 14.
-# %% [markdown] key="break" lang="zh" src="8f76fdf8"
+# %% [markdown] key="break" lang="zh" src="7938bf6b"
 # （练习 12.4 就是这个决定和它的事件。）
 #
 # ## 弄坏它
 #
 # ### 照搬 rank 0 的块数
 #
-# 2025 年 7 月，有人问 nano-vllm：块数是按 GPU 0 的空闲显存算的，如果 GPU 0 空闲 40 GB，GPU 1 只有 20 GB，会怎样（[#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)）？作者的回答大意是：确实可能出问题。
+# 如果块数按 GPU 0 的空闲显存算，而 GPU 1 的空闲显存更少，会怎样？
 # 这里就是这种情形：rank 0 算出 19 个块，rank 1 只有 14 个。
 
 # %% key="break_count"
@@ -515,34 +705,42 @@ spec = CacheSpec.from_config(tiny.model.config, tp=2, kv_dtype="fp32")
 rank_1, manager = PagedKVCache(spec, num_blocks=14), BlockManager(num_blocks=19)
 manager.allocate("long", list(range(16 * 16)))
 table = manager.block_table("long")
-print(t("table_line", pool=19, own=14, table=table))
 slots = [block * 16 + offset for block in table for offset in range(16)]
 k = torch.zeros(len(slots), 1, 32)
 try:
     rank_1.write(0, k, k, slots)
 except MiniKVError as error:
     print(t(error))
+table
 
 # %% [markdown] key="break_latent" lang="en"
 # Our cache looks at the slots before it writes. A kernel that does not look writes into whatever lies behind the cache.
 #
 # ### Latents, divided by tp
 #
-# In July 2026 an engine sizes its cache for `tp` ranks as if each of them kept a part, of every kind of cache. For KV heads that is right. For latents it promises room that is not there ([tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861); it had bitten nobody yet, because the only test of MLA on several ranks used very little memory).
+# An engine that sizes its cache as if each of `tp` ranks kept a part, of every kind of cache, is right for KV heads. For latents it promises room that is not there.
 # DeepSeek-V3 on eight B200s:
-# %% [markdown] key="break_latent" lang="zh" src="4c16f873"
+# %% [markdown] key="break_latent" lang="zh" src="3c58ffe7"
 # 我们的缓存写之前会检查槽位。不检查的 kernel，就会写进缓存后面的随便什么地方。
 #
 # ### 把潜在向量除以 tp
 #
-# 2026 年 7 月，有一个引擎按 `tp` 个 rank 各存一部分来计算缓存大小，而且不分缓存的种类。对 KV 头，这是对的；对潜在向量，就许诺了并不存在的空间（[tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)；唯一测试多个 rank 上 MLA 的用例只用很少的内存，所以还没有惹祸）。
+# 如果一个引擎不分缓存的种类，一律按 `tp` 个 rank 各存一部分来计算缓存大小，那么对 KV 头是对的；对潜在向量，就许诺了并不存在的空间。
 # 以八块 B200 上的 DeepSeek-V3 为例：
 
-# %% key="break_latent_code"
+# %% key="break_latent_code" lang="en"
 way, _ = two_ways("DeepSeek-V3", "B200 SXM", 8)
 block = 16 * way.token_bytes
 fit, believed = way.kv_bytes // block, 8 * way.kv_bytes // block
-print(t("budget_line", believed=believed, fit=fit, over=(believed - fit) * block / GIB))
+over = f"{(believed - fit) * block / GIB:.1f}"
+Table(["blocks of the budget", "blocks that fit", "GiB that are not there"], [(believed, fit, over)], right=["GiB that are not there"])
+
+# %% key="break_latent_code" lang="zh"
+way, _ = two_ways("DeepSeek-V3", "B200 SXM", 8)
+block = 16 * way.token_bytes
+fit, believed = way.kv_bytes // block, 8 * way.kv_bytes // block
+over = f"{(believed - fit) * block / GIB:.1f}"
+Table(["预算里的块数", "放得下的块数", "多许诺的 GiB（并不存在）"], [(believed, fit, over)], right=["多许诺的 GiB（并不存在）"])
 
 # %% [markdown] key="break_event" lang="en"
 # ### A swap without its event
@@ -555,7 +753,7 @@ print(t("budget_line", believed=believed, fit=fit, over=(believed - fit) * block
 # 在 GPU 上，调用的那一刻什么也没有发生：工作只是排进一个**流**（stream），再按流里的次序执行。复制用单独的流，这样别的序列可以同时计算；而两个流之间没有任何先后，除非一个流等待另一个流的**事件**（event）。
 # 用两个玩具流来看一看：写一个块的那一步，和把它搬到 CPU 内存的复制。
 
-# %% key="break_event_code"
+# %% key="break_event_code" lang="en"
 from minikv.course.lessons.l12.streams import Stream, run_streams
 
 
@@ -570,20 +768,53 @@ def race(with_event, schedule):
     return host[0]
 
 
-for with_event in (False, True):
-    who = t("race_with" if with_event else "race_without")
-    print(t("race_line", who=who, first=race(with_event, [1, 1]), second=race(with_event, [0, 0])))
+rows = [("no event", False), ("the copy waits for an event", True)]
+rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows]
+Table(["", "the host's block: the copy goes first", "the step goes first"], rows)
+
+# %% key="break_event_code" lang="zh"
+from minikv.course.lessons.l12.streams import Stream, run_streams
+
+
+def race(with_event, schedule):
+    compute, copies = Stream("compute"), Stream("copies")
+    block, host = ["old"], []
+    compute.do(lambda: block.__setitem__(0, "new"))
+    if with_event:
+        copies.wait(compute.record())
+    copies.do(lambda: host.append(block[0]))
+    run_streams((compute, copies), schedule)
+    return host[0]
+
+
+rows = [("没有事件", False), ("复制先等一个事件", True)]
+rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows]
+Table(["", "CPU 内存里的块：复制先走", "计算先走"], rows)
 
 # %% [markdown] key="break_event_read" lang="en"
-# It happened in vLLM's offloading in 2026, twice. First a copy to the host could read blocks whose kernel had not run yet: "the one-step deferral isn't sufficient" ([#45704](https://github.com/vllm-project/vllm/issues/45704)). When that was mended, a few answers were still garbled: the copy *back* could overwrite a block that was still being read ([#47282](https://github.com/vllm-project/vllm/issues/47282)).
-# Both show under load alone, and no error is raised. (Exercise 12.5: all four places where an event belongs.)
+# Without the event, the host gets whatever stood in the block when the copy happened to run.
+# Such a fault shows under load alone, and no error is raised. (Exercise 12.5: all four places where an event belongs.)
+#
+# ## Recap
+#
+# Tensor parallelism shares KV heads out while there are as many heads as ranks; beyond that it copies them, and latents it copies from the second rank on: 70,272 B a token of DeepSeek-V3 on every rank.
+# Data-parallel attention gives each rank whole requests instead, and holds about 7 times the tokens of such a model on 8 B200s, but no longer requests.
+# All ranks use the smallest block count, because one block table serves them all.
+# A swap costs the bytes over the link twice, a recompute the tokens over the prefill's speed; both grow with the sequence.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="break_event_read" lang="zh" src="df2bb2ad"
-# 2026 年，vLLM 把 KV 卸载（offload）到 CPU 内存的功能就出过这种事，而且是两次。第一次，往 CPU 内存的复制可能读到 kernel 还没有写好的块；原以为推迟一步就够了，其实不够（[#45704](https://github.com/vllm-project/vllm/issues/45704)）。修好之后，仍有少数回答是乱的：**换回来**的复制可能覆盖还有人在读的块（[#47282](https://github.com/vllm-project/vllm/issues/47282)）。
-# 两次都只在高负载下出现，而且没有任何报错。（练习 12.5：四处该放事件的地方。）
+# %% [markdown] key="break_event_read" lang="zh" src="b6568d1f"
+# 没有事件时，复制碰巧在什么时候执行，CPU 内存里得到的就是块当时的内容。
+# 这种错误只在高负载下出现，而且没有任何报错。（练习 12.5：四处该放事件的地方。）
+#
+# ## 本课小结
+#
+# 只要 KV 头不少于 rank，张量并行就把头分到各个 rank；rank 更多时只能复制，潜在向量则从第二个 rank 起就是复制：DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 B。
+# 数据并行注意力让每个 rank 负责完整的请求，8 块 B200 上这类模型能放下约 7 倍的 token，但单个请求不会更长。
+# 所有 rank 都用最小的块数，因为它们共用一张块表。
+# 换出换入的时间是字节数除以链路速度，来回各一次；重新计算的时间是 token 数除以预填充速度；两者都随序列增长。
 #
 # ## 自我检查
 #
@@ -600,6 +831,21 @@ explain("why_not_longer")
 
 # %% key="explain_swap"
 explain("swap_or_not")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - The 156.9 and 20.43 requests are those of DeepSeek-V4-Flash in [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454), as quoted in [recipes #762](https://github.com/vllm-project/recipes/issues/762): *Latents cannot*.
+# - In July 2025 a user asked nano-vllm what happens if GPU 0 has 40 GB free and GPU 1 only 20 ([#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)). "Yes, this could indeed cause problems", the author answered: *The smallest count*.
+# - In July 2026 an engine divided latents by `tp`, too ([tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)). It had caused no failure yet, because the only test of MLA on several ranks used very little memory.
+# - vLLM's offloading lacked an event twice in 2026: a copy to the host could read blocks whose kernel had not run yet ([#45704](https://github.com/vllm-project/vllm/issues/45704)), and the copy *back* could overwrite a block that was still being read ([#47282](https://github.com/vllm-project/vllm/issues/47282)).
+# %% [markdown] key="wild" lang="zh" src="4b262ee5"
+# ## 实战现场
+#
+# - 156.9 和 20.43 个请求，说的是 [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) 里的 DeepSeek-V4-Flash，两个数字引自 [recipes #762](https://github.com/vllm-project/recipes/issues/762)，见“潜在向量不能分”。
+# - 2025 年 7 月，一位用户问 nano-vllm：GPU 0 空闲 40 GB，GPU 1 只有 20 GB，会怎样（[#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)）？作者的回答大意是：确实可能出问题。见“取最小的块数”。
+# - 2026 年 7 月，有一个引擎把潜在向量也除以 `tp`（[tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)）。唯一测试多个 rank 上 MLA 的用例只用很少的内存，所以还没有出过错。
+# - 2026 年，vLLM 把 KV 卸载（offload）到 CPU 内存的功能两次少了事件：第一次，往 CPU 内存的复制可能读到 kernel 还没有写好的块（[#45704](https://github.com/vllm-project/vllm/issues/45704)）；第二次，**换回来**的复制可能覆盖还在被读的块（[#47282](https://github.com/vllm-project/vllm/issues/47282)）。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

@@ -24,6 +24,7 @@ from minikv.course.diagrams.packed_step import packed_step
 from minikv.course.diagrams.places import places
 from minikv.course.diagrams.preemptions import preemptions
 from minikv.course.diagrams.prefix_tree import prefix_tree
+from minikv.course.diagrams.rank_caches import rank_caches
 from minikv.course.diagrams.row_bytes import row_bytes
 from minikv.course.diagrams.seats import seats
 from minikv.course.diagrams.segments import segments
@@ -32,6 +33,7 @@ from minikv.course.diagrams.step_rows import step_rows, watch_rows
 from minikv.course.diagrams.step_times import step_times
 from minikv.course.diagrams.step_tokens import step_tokens
 from minikv.course.diagrams.storage_views import storage_views
+from minikv.course.diagrams.swap_path import swap_path
 from minikv.course.diagrams.warp_sectors import warp_sectors
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "places",
     "preemptions",
     "prefix_tree",
+    "rank_caches",
     "row_bytes",
     "seats",
     "segments",
@@ -72,6 +75,7 @@ __all__ = [
     "step_times",
     "step_tokens",
     "storage_views",
+    "swap_path",
     "warp_sectors",
     "watch_rows",
 ]
