@@ -21,6 +21,7 @@ from pygments.util import ClassNotFound
 Link = Callable[[str], str]  # an address as the source has it -> as the page has it
 
 _ADDRESS = re.compile(r'(?<=\s)(href|src|srcset)="([^"]*)"')
+_LONG = 40  # characters of LaTeX, which a phone may not show in a line
 _NO_SLUG = re.compile(r"[^\w\- ]")
 
 
@@ -85,7 +86,10 @@ def code_html(code: str, language: str = "python") -> str:
 def math_html(formula: str, *, block: bool) -> str:
     """Return a formula of LaTeX as MathML."""
     drawn = convert(formula, display="block" if block else "inline")
-    return f'<div class="formula" tabindex="0">{drawn}</div>\n' if block else drawn
+    if block:
+        return f'<div class="formula" tabindex="0">{drawn}</div>\n'
+    # No line breaks within a formula: a long one is scrolled where a screen is narrower.
+    return f'<span class="formula" tabindex="0">{drawn}</span>' if len(formula) > _LONG else drawn
 
 
 @cache

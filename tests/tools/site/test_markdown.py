@@ -18,6 +18,12 @@ def test_a_formula_is_mathml_and_an_amount_of_money_is_none():
     assert "From $5 to $6." in html
 
 
+def test_a_long_formula_of_a_line_can_be_scrolled():
+    html, _ = prose(f"So ${' + '.join('abcdefghijklm')}$, and $n$.\n")
+    assert html.count('<span class="formula" tabindex="0"><math') == 1
+    assert html.count("<math") == 2
+
+
 def test_headings_of_one_page_have_different_places_also_in_another_part():
     made = Prose(str)
     html = made.html("## Read it, twice\n\n## Read `it`, twice\n") + made.html(
