@@ -60,8 +60,8 @@ show(kept_tokens(traces, words, "zh", facts=facts))
 # - **measure** whether your model needs its first tokens;
 # - **write** a policy of your own and judge it beside a known one.
 #
-# The model, its 24 facts and the questions after the eviction are those of lesson 14.
-# %% [markdown] key="able" lang="zh" src="0a68b5a2"
+# The model, its 24 facts and the questions after the eviction are those of [lesson 14](14_what_to_forget.ipynb).
+# %% [markdown] key="able" lang="zh" src="c5ab8c62"
 # H2O 留下的，是文本到目前为止看得最多的 token；在第二层，其中没有一个属于事实。KeyDiff 留下的，是与其他 token 差别大的 key；在同一层，14 个 token 里有 8 个属于事实。
 #
 # 学完本课，你能够：
@@ -69,7 +69,7 @@ show(kept_tokens(traces, words, "zh", facts=facts))
 # - **测量**你的模型是否离不开最前面的几个 token；
 # - **写出**自己的策略，并与已知的策略比较。
 #
-# 模型、24 条事实，以及先淘汰后提问的做法，都与第 14 课相同。
+# 模型、24 条事实，以及先淘汰后提问的做法，都与[第 14 课](14_what_to_forget.ipynb)相同。
 
 # %% [markdown] key="break_positions" lang="en"
 # ## Positions from the length

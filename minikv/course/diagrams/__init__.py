@@ -22,6 +22,7 @@ from minikv.course.diagrams.number_lines import number_lines
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.packed_step import packed_step
 from minikv.course.diagrams.places import places
+from minikv.course.diagrams.plan_room import plan_room
 from minikv.course.diagrams.preemptions import preemptions
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.rank_caches import rank_caches
@@ -34,6 +35,7 @@ from minikv.course.diagrams.step_times import step_times
 from minikv.course.diagrams.step_tokens import step_tokens
 from minikv.course.diagrams.storage_views import storage_views
 from minikv.course.diagrams.swap_path import swap_path
+from minikv.course.diagrams.turned_parts import turned_parts
 from minikv.course.diagrams.warp_sectors import warp_sectors
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "online_softmax",
     "packed_step",
     "places",
+    "plan_room",
     "preemptions",
     "prefix_tree",
     "rank_caches",
@@ -76,6 +79,7 @@ __all__ = [
     "step_tokens",
     "storage_views",
     "swap_path",
+    "turned_parts",
     "warp_sectors",
     "watch_rows",
 ]

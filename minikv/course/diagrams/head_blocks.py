@@ -1,6 +1,7 @@
 """Blocks in which each head keeps other tokens: none is free where they lie, most are once the kept ones have moved."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from minikv.course.diagrams.svg import WIDTH, Diagram, Picture
@@ -64,9 +65,12 @@ def _draw(picture: Picture, y: float, row: Sequence[bool], counts: Sequence[int]
     for block, count in enumerate(counts):
         x, wide = _edges(len(counts), block)
         slot = wide / size
-        for place, stays in enumerate(row[block * size : (block + 1) * size]):
+        place = 0
+        for stays, run in groupby(row[block * size : (block + 1) * size]):
+            length = len(list(run))
             if stays:
-                picture.box(x + place * slot, y, slot, HIGH, look("k"))
+                picture.box(x + place * slot, y, length * slot, HIGH, look("k"))
+            place += length
         picture.box(x, y, wide, HIGH, edge=1, dashed=not count)
         picture.words(x + wide / 2, y + HIGH + 13, str(count), anchor="middle", size=12)
 

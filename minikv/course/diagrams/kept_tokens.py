@@ -114,16 +114,19 @@ def _draw(
     left, y = corner
     for number, row in enumerate(rows):
         picture.words(0, y + WORD + (number + 1) * ROW - 4, row.name, size=12)
+    gone = []
     for place, x, wide in line:
         picture.words(left + x, y + 14, words[place], size=12, bold=place in facts)
         for number, row in enumerate(rows):
             if np.isnan(row.heights[place]):
                 continue
             high = SMALL + (LARGE - SMALL) * float(row.heights[place])
-            bottom = y + WORD + (number + 1) * ROW - 2
-            stays = bool(row.kept[place])
-            fill = look("k") if stays else None
-            picture.box(left + x, bottom - high, wide - 6, high, fill, edge=1, dashed=not stays)
+            box = left + x, y + WORD + (number + 1) * ROW - 2 - high, wide - 6, high
+            if row.kept[place]:
+                picture.box(*box, look("k"), edge=1)
+            else:
+                gone.append(box)
+    picture.frames(gone)
     return y + WORD + len(rows) * ROW + BETWEEN
 
 

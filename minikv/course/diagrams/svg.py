@@ -74,6 +74,11 @@ class Picture:
         place = {"x": _px(x), "y": _px(y), "width": _px(width), "height": _px(height)}
         self._shapes.append(element("rect", **place, fill=self._fill(look), **more))
 
+    def frames(self, boxes: Iterable[tuple[float, float, float, float]]) -> None:
+        """Draw dashed rectangles in ink, each (x, y, width, height): one shape for any number of them."""
+        path = "".join(f"M{_px(x)} {_px(y)}h{_px(w)}v{_px(h)}h{_px(-w)}z" for x, y, w, h in boxes)
+        self._path(path, stroke_dasharray="4 3")
+
     def dots(self, centres: Iterable[tuple[float, float]], radius: float) -> None:
         """Draw filled circles in ink."""
         path = "".join(f"M{_px(x)} {_px(y)}h0" for x, y in centres)

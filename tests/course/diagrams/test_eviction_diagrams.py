@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from minikv.course.diagrams import attention_sums, forward_calls, head_blocks, kept_tokens
+from minikv.course.diagrams import attention_sums, forward_calls, head_blocks, kept_tokens, turned_parts
 from minikv.course.lessons.l15b.calls import record_calls
 from minikv.eviction import H2O, KeyDiff, install_kv_eviction
 from minikv.eviction.study.trace import trace_eviction
 from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
+from minikv.plan.catalog import find_model
 from tests.course.diagrams.test_diagrams import NUMBERS, said
 
 TOKENS = 30
@@ -53,10 +54,16 @@ def recorded(model, steps=(20, 3, 1), budget=6):
     return calls
 
 
+def of_parts(lang="en", rank=32):
+    latent = {**find_model("DeepSeek-V3").config, "kv_lora_rank": rank}
+    return turned_parts({"Llama": "Llama-3.1-8B", "latent": latent}, 1026, 1021, lang)
+
+
 DRAWN = {
     "kept_tokens": lambda model, lang: of_tokens({"one": trace(model), "two": trace(model, KeyDiff())}, lang),
     "forward_calls": lambda model, lang: forward_calls(recorded(model), lang),
     "attention_sums": lambda model, lang: attention_sums([[1, 0], [0.25, 0.75]], lang),
+    "turned_parts": lambda model, lang: of_parts(lang),
     "head_blocks": lambda model, lang: head_blocks(trace(model).kept[1, :, -1], 4, lang),
 }
 
@@ -134,3 +141,14 @@ def test_blocks_are_needed_by_any_head_that_keeps_one_of_their_tokens(model, siz
         line = re.search(rf"(?m)^head {head} keeps (\d+) (.*)$", text)
         assert int(line[1]) == kept[head].sum()
         assert [int(one) for one in line[2].split()] == padded[head].sum(1).tolist()
+
+
+@pytest.mark.parametrize("rank", [64, 512])
+def test_a_move_turns_k_or_the_rope_key_alone(rank):
+    lines = [" ".join(line.split()) for line in of_parts(rank=rank).text().splitlines()]
+    assert "Llama K 2,048 B turned back with RoPE" in lines
+    assert "Llama V 2,048 B the same bits" in lines
+    assert f"latent latent {2 * rank:,} B the same bits" in lines
+    assert "latent rope 128 B turned back with RoPE" in lines
+    assert f"latent row {2 * rank + 128:,} B" in lines
+    assert f"turned: 128 of {2 * rank + 128:,} B" in said(of_parts(rank=rank))

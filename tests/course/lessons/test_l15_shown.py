@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from minikv.course.lessons.l15.paged_model import OnBlocks
+from minikv.course.lessons.l15.story import evicting_story
 from minikv.course.lessons.l15.stream import graded, read
 from minikv.eviction import H2O, Budget, Echo, KeyDiff, Knorm, Random
 from minikv.eviction.hf.rotary import find_rotary
@@ -162,3 +163,18 @@ def test_eviction_after_each_token_moves_one_row_a_layer(model, text):
             new = blocks.eviction.positions("A", layer)[0]
             assert int((old[: len(new)] != new).sum()) == 1
     blocks.close()
+
+
+def test_the_story_of_shared_blocks_is_that_of_the_pool(model, text):
+    tokens, _ = text
+    [other] = recall_documents(1, seed=7)
+    texts = {"A": tokens[:100], "B": tokens[:64] + [int(token) for token in other.tokens[:40]]}
+    drawn, rows, positions = evicting_story(model, texts, "AB", "en")
+    assert [row[:4] for row in rows] == [
+        ("A", False, 13, 96),
+        ("B", False, 18, 96),
+        ("A", True, 18, 96),
+        ("B", True, 10, 0),
+    ]
+    assert len(positions) == 40
+    assert "B has evicted" in drawn.text()

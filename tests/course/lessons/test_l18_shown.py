@@ -1,13 +1,17 @@
 """What lesson 18 shows: its runs say what its prose says of them, and its paper is never above a run."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 
 from minikv.course.capstone import Plan, floor, serve, tiny_task
+from minikv.course.diagrams import plan_room
+from minikv.course.lessons.l18.shown import runs_table, score_chart, where_chart
 from minikv.course.lessons.l18.time_split import paper_seconds, where_it_went
 from minikv.engine import EvictionConfig
+from tests.course.diagrams.test_diagrams import NUMBERS
 
 KEPT = EvictionConfig("keydiff", n_sink=4, budget=76, n_recent=16, prefill_chunk=64)
 
@@ -38,7 +42,7 @@ def task():
 
 @cache
 def run(name: str):
-    return serve(task(), PLANS[name])
+    return serve(task(), replace(PLANS[name], label=name))
 
 
 def test_room_counted_and_not_reading():
@@ -95,3 +99,37 @@ def test_the_parts_of_a_run_are_its_seconds(name):
     parts = where_it_went(task(), run(name))
     assert sum(parts.values()) == pytest.approx(run(name).seconds)
     assert min(parts.values()) >= 0
+
+
+def test_tables_and_charts_say_the_runs():
+    runs = [run("naive"), run("eager")]
+    table = runs_table(runs).text().splitlines()
+    assert table[0].split() == ["seconds", "quality", "score", "steps", "preempted", "found", "computed"]
+    assert f"{runs[0].seconds:.3f}" in table[1]
+    assert "% x " in table[2], "below the bar"
+    chart = where_chart(task(), runs)
+    assert [len(bar.x) for bar in chart.figure.data] == [2] * 6
+    for column in range(2):
+        assert sum(bar.x[column] for bar in chart.figure.data) == pytest.approx(100, abs=3)
+    board = score_chart(runs, 0.5)
+    assert [list(bar.y) for bar in board.figure.data] == [["naive"], ["eager"]]
+    assert board.figure.layout.shapes[0].x0 == 0.5
+    assert f"naive: {runs[0].seconds:.3f} s, {runs[0].score:.1f}" in board.text()
+
+
+@pytest.mark.parametrize("dtype", [None, "bf16", "int8"])
+@pytest.mark.parametrize("size", [16, 64])
+def test_the_room_of_a_plan_is_as_many_requests_as_its_blocks_hold(dtype, size):
+    plan = Plan(kv_dtype=dtype, block_size=size)
+    english, chinese = (plan_room(task(), [plan], lang) for lang in ("en", "zh"))
+    blocks, needed = plan.num_blocks_for(task()), -(-(task().max_model_len - 1) // size)
+    row = english.text().splitlines()[-1].split()
+    assert [int(one.replace(",", "")) for one in row[-4:]] == [
+        task().spec(dtype).slope(),
+        blocks,
+        needed,
+        blocks // needed,
+    ]
+    assert english.svg.count(">1</text>") == 1
+    assert f">{blocks // needed}</text>" in english.svg
+    assert sorted(NUMBERS.findall(english.alt)) == sorted(NUMBERS.findall(chinese.alt))

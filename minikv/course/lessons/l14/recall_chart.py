@@ -7,6 +7,8 @@ from minikv.course.lessons.l14.recall_table import recall_lines
 from minikv.eviction.study.curves import FULL, Point
 from minikv.i18n import text
 
+CHANCE = "random"  # dotted: what every policy is held against
+OTHERS = [dash for dash in DASHES if dash != "dot"]
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
 
 
@@ -25,7 +27,7 @@ def recall_chart(points: Sequence[Point], lang: str = "en", *, perplexity: bool 
             y=[100 * point.score.share for point in mine],
             name=name,
             mode="lines+markers",
-            line_dash=DASHES[number % len(DASHES)],
+            line_dash="dot" if name == CHANCE else OTHERS[number % len(OTHERS)],
             marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
             error_y={"type": "data", "array": up, "arrayminus": down, "thickness": 1},
         )
