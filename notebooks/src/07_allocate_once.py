@@ -3,7 +3,7 @@
 # slug = "allocate_once"
 # needs = ["05", "06"]
 # rooms = ["memory.allocator"]
-# minutes = 65
+# minutes = 70
 # [title]
 # en = "What does malloc cost per token?"
 # zh = "每个 token 的 malloc 要花多少？"
@@ -17,38 +17,26 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In April 2020 somebody's training step ran once and was out of memory the second time, with half of the GPU in nobody's use ([PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901), "OOM error where ~50% of the GPU RAM cannot be utilised/reserved").
-# A snapshot showed where it was.
-# A large tensor had been freed and had left a *segment* of 11,643,387,904 bytes.
-# Smaller tensors moved in, 499,214,336 bytes of them, and from then on the other 96 % could neither go back to the GPU nor take the large tensor again.
-#
-# [Lesson 03](03_the_2_86x_mistake.ipynb)'s script ended the same way: after `generate()`, `gc.collect()` and `empty_cache()`, "6+ GB stuck in CUDA allocator".
-# Why `empty_cache()` may return nothing is this lesson's part of that case; [lesson 16](16_where_did_6gb_go.ipynb) asks who held the memory.
+# A program frees a large tensor and calls `empty_cache()`. `nvidia-smi` still shows all the memory as used, and the next large tensor does not fit.
+# Which memory is that, and why can't it be given back?
 #
 # **What happens between a tensor and the GPU, what does it cost for each token, and why does an engine allocate once?**
-# %% [markdown] key="question" lang="zh" src="1f572373"
+#
+# minikv has a model of PyTorch's CUDA caching allocator: the same rules, taken from its source and followed to the byte. It needs no GPU.
+# Five calls show such a case, with sizes from a real snapshot:
+# %% [markdown] key="question" lang="zh" src="dab1387d"
 # ## 问题
 #
-# 2020 年 4 月，有人的训练第一步正常，第二步就显存不足，而 GPU 上有一半显存没有任何人在用（[PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901)，“OOM error where ~50% of the GPU RAM cannot be utilised/reserved”）。
-# 一份快照显示了这些显存的去向。
-# 一个大张量释放之后，留下一个 11,643,387,904 字节的**段（segment）**。
-# 随后一些较小的张量住了进来，共 499,214,336 字节；从此，余下的 96% 既还不回 GPU，也放不下那个大张量。
-#
-# [第 03 课](03_the_2_86x_mistake.ipynb)的脚本也是这个结局：`generate()`、`gc.collect()`、`empty_cache()` 之后，“6+ GB stuck in CUDA allocator”（6 GB 以上卡在 CUDA 分配器里）。
-# 为什么 `empty_cache()` 可能什么都还不回去，由本课回答；显存究竟被谁占着，留给[第 16 课](16_where_did_6gb_go.ipynb)。
+# 程序释放了一个大张量，又调用了 `empty_cache()`。可是 `nvidia-smi` 显示显存仍然全部占用，下一个大张量也放不下。
+# 这是哪一部分显存？为什么还不回去？
 #
 # **张量和 GPU 之间发生了什么？每个 token 要为此付出多少？推理引擎为什么只分配一次？**
-
-# %% [markdown] key="answer_words" lang="en"
-# minikv has a model of PyTorch's CUDA caching allocator: the same rules, taken from its source and followed to the byte. It needs no GPU.
-# It answers that issue in five calls.
-# (The snapshot lists many smaller tensors; one of them, its first, is enough.)
-# %% [markdown] key="answer_words" lang="zh" src="e5adfcfb"
+#
 # minikv 里有一个 PyTorch CUDA 缓存分配器（caching allocator）的模型：规则取自它的源码，大小精确到字节，而且不需要 GPU。
-# 用它回答那个 issue，只要五次调用。
-# （快照里列出了许多较小的张量，这里只放第一个，就已经够了。）
+# 下面五次调用就是这样一个例子，大小取自一份真实的快照：
 
 # %% key="answer"
+from minikv.course.diagrams import segments
 from minikv.memory import CachingAllocator
 
 model = CachingAllocator()
@@ -56,14 +44,24 @@ large = model.malloc(11_643_387_904)
 model.free(large)
 model.malloc(16_515_072)
 model.empty_cache()
-usage = model.usage()
-sizes = dict(reserved=usage.reserved, allocated=usage.allocated, stuck=usage.inactive_split)
-print(t("answer_line", **sizes))
-
-# %% key="answer_picture"
-from minikv.course.diagrams import segments
-
 show(segments(model, t("lang")))
+
+# %% [markdown] key="able" lang="en"
+# The large tensor left a **segment** behind. One small tensor moved in, and from then on more than 99 % of the segment can't go back to the GPU.
+#
+# After this lesson you can:
+#
+# - **compute** what a cache that grows by `torch.cat` copies, and how long it takes here;
+# - **follow** the allocator's three rules, and say which segment a request gets and which one `empty_cache()` returns;
+# - **explain** why an engine makes one allocation and keeps it.
+# %% [markdown] key="able" lang="zh" src="9c5a09f1"
+# 大张量留下了一个**段（segment）**。一个小张量住了进来，从此这个段的 99% 以上都还不回 GPU。
+#
+# 学完本课，你能够：
+#
+# - **算出**用 `torch.cat` 变长的缓存要复制多少字节，并测出在本机上要多久；
+# - **运用**分配器的三条规则，说出一次请求会得到哪个段、`empty_cache()` 会归还哪个段；
+# - **解释**推理引擎为什么只分配一次，然后一直留着。
 
 # %% [markdown] key="grow" lang="en"
 # ## A cache that grows
@@ -95,28 +93,40 @@ show(segments(model, t("lang")))
 # %% key="predict_copied"
 predict("copied", ...)
 
-# %% key="copied"
+# %% key="copied" lang="en"
+from minikv.course import Table
+from minikv.course.charts import bars, lines
 from minikv.plan import CacheSpec, find_gpu, find_model, weight_bytes
 
-spec = CacheSpec.from_config("Llama-3.1-8B")
-token = spec.bytes_for(1)
-prompt = 1024
-print(t("copied_head", token=token))
-for steps in (256, 1024, 4096):
-    joined = token * steps * (2 * prompt + steps + 1) / 2**30
-    slots = 2 * steps * token / 2**30
-    print(f"{steps:>9,}{joined:>14,.1f}{slots:>14.3f}{joined / 2:>14,.1f}")
+spec, prompt = CacheSpec.from_config("Llama-3.1-8B"), 1024
+token, counts = spec.bytes_for(1), (256, 1024, 4096)
+joined = [token * steps * (2 * prompt + steps + 1) / 2**30 for steps in counts]
+slots = [2 * steps * token / 2**30 for steps in counts]
+parts = {"joined": joined, "written to slots": slots, "attention reads": [size / 2 for size in joined]}
+show(bars([f"{steps:,} tokens generated" for steps in counts], parts, x="GiB, log scale", log=True))
+
+# %% key="copied" lang="zh"
+from minikv.course import Table
+from minikv.course.charts import bars, lines
+from minikv.plan import CacheSpec, find_gpu, find_model, weight_bytes
+
+spec, prompt = CacheSpec.from_config("Llama-3.1-8B"), 1024
+token, counts = spec.bytes_for(1), (256, 1024, 4096)
+joined = [token * steps * (2 * prompt + steps + 1) / 2**30 for steps in counts]
+slots = [2 * steps * token / 2**30 for steps in counts]
+parts = {"拼接": joined, "写入槽位": slots, "注意力读取": [size / 2 for size in joined]}
+show(bars([f"生成 {steps:,} 个 token" for steps in counts], parts, x="GiB（对数坐标）", log=True))
 
 # %% [markdown] key="copied_read" lang="en"
-# The last column is what attention itself has to read: in every step, all the tokens.
+# The third bar is what attention itself has to read: in every step, all the tokens.
 # So it is not joining that makes decoding quadratic; it is quadratic already.
 # Joining triples the traffic of the cache: it is read and written once to grow, and read once more to be used.
 # (The weights are read in every step too, once for the whole batch. So the extra traffic is felt where the cache is not small beside them: with long sequences and large batches.)
 #
 # And how long does it take here?
 # One layer's K, one sequence, bf16, a token at a time; on a CPU on one core; the best of 30:
-# %% [markdown] key="copied_read" lang="zh" src="7c67febd"
-# 最后一列是注意力本来就要读的：每一步都要读全部 token。
+# %% [markdown] key="copied_read" lang="zh" src="c73b67e3"
+# 每组的第三条是注意力本来就要读的：每一步都要读全部 token。
 # 所以解码的平方级增长不能怪拼接，它本来就有。
 # 拼接让缓存的访存量变成三倍：为了变长读一遍、写一遍，为了使用再读一遍。
 # （每一步还要读一遍权重，整个 batch 共用这一遍。所以，只有缓存与权重相比不算小时，多出的访存才明显：序列长，batch 大。）
@@ -124,13 +134,13 @@ for steps in (256, 1024, 4096):
 # 在这台机器上要花多少时间？
 # 一层的 K，一条序列，bf16，每次一个 token；在 CPU 上只用一个核；取 30 次中最快的一次：
 
-# %% key="time_token" tags="timing"
+# %% key="time_token" tags="timing" lang="en"
 import time
 
 import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_num_threads(1)  # on a CPU: threads that wait for each other make the times restless
+torch.set_num_threads(1)  # on a CPU: extra threads make the timings noisy
 
 
 def best_us(work, repeats=30):
@@ -143,31 +153,65 @@ def best_us(work, repeats=30):
         times.append(1e6 * (time.perf_counter() - begin))
     return min(times)
 
+# %% key="time_token" tags="timing" lang="zh"
+import time
 
+import torch
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_num_threads(1)  # 在 CPU 上，多开线程只会让计时更不稳定
+
+
+def best_us(work, repeats=30):
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(1e6 * (time.perf_counter() - begin))
+    return min(times)
+
+# %% key="time_drawn" tags="timing" lang="en"
 def new_k(tokens):
     return torch.zeros(1, 8, tokens, 128, dtype=torch.bfloat16, device=device)
 
 
-print(t("time_head"))
+names = ("torch.cat", "torch.cat into memory that is there", "one slot")
+found = {name: {} for name in names}
 for length in (256, 1024, 4096, 16_384, 32_768):
     old, room, one = new_k(length - 1), new_k(length), new_k(1)
-    join = best_us(lambda: torch.cat([old, one], dim=2))
-    copy = best_us(lambda: torch.cat([old, one], dim=2, out=room))
-    slot = best_us(lambda: room[:, :, length - 1 : length].copy_(one))
-    print(f"{length:>9,}{old.nbytes / 2**20:>8.1f}{join:>14,.1f}{copy:>14,.1f}{slot:>12,.1f}")
+    found[names[0]][length] = best_us(lambda: torch.cat([old, one], dim=2))
+    found[names[1]][length] = best_us(lambda: torch.cat([old, one], dim=2, out=room))
+    found[names[2]][length] = best_us(lambda: room[:, :, length - 1 : length].copy_(one))
+show(lines(found, x="tokens in the cache", y="us", log="xy"))
+
+# %% key="time_drawn" tags="timing" lang="zh"
+def new_k(tokens):
+    return torch.zeros(1, 8, tokens, 128, dtype=torch.bfloat16, device=device)
+
+
+names = ("torch.cat 拼接", "拼接到现成的内存", "写一个槽位")
+found = {name: {} for name in names}
+for length in (256, 1024, 4096, 16_384, 32_768):
+    old, room, one = new_k(length - 1), new_k(length), new_k(1)
+    found[names[0]][length] = best_us(lambda: torch.cat([old, one], dim=2))
+    found[names[1]][length] = best_us(lambda: torch.cat([old, one], dim=2, out=room))
+    found[names[2]][length] = best_us(lambda: room[:, :, length - 1 : length].copy_(one))
+show(lines(found, x="缓存里的 token 数", y="us", log="xy"))
 
 # %% [markdown] key="peak_words" lang="en"
 # The time of a slot does not depend on how long the cache is.
-# The column before it joins into memory that is there already (`out=`): the same copy, without the new memory.
+# The second line joins into memory that is there already (`out=`): the same copy, without the new memory.
 # So what `torch.cat` takes beyond it is the price of malloc and of the new memory.
 # On a CPU that can be far more than the copy; the section "Empty or zeros" shows why. On a GPU an allocator stands in between to keep it small, and that one comes first.
 #
 # Joining also needs room: while it copies, the old and the new tensor both live.
 # An older transformers held on to *all* the old tensors of a step and so needed the whole cache twice ([transformers #25930](https://github.com/huggingface/transformers/issues/25930), [PR #30536](https://github.com/huggingface/transformers/pull/30536)); today it is one tensor at a time.
 # `measure_peak` counts what was alive at once while a function ran:
-# %% [markdown] key="peak_words" lang="zh" src="19f4f2a2"
+# %% [markdown] key="peak_words" lang="zh" src="eb008c53"
 # 写一个槽位的时间与缓存长短无关。
-# 它前面一列是拼接到现成的内存里（`out=`）：复制的内容相同，只是不必另要内存。
+# 第二条线是拼接到现成的内存里（`out=`）：复制的内容相同，只是不必另要内存。
 # 所以 `torch.cat` 比它多出的时间，就是 malloc 和新内存的代价。
 # 在 CPU 上，这个代价可能比复制大得多，原因见后面的“empty 还是 zeros”一节。在 GPU 上，有一个分配器专门让它变小，下面先讲这个。
 #
@@ -207,8 +251,13 @@ for name, work in (("torch.cat", grow_by_cat), (t("by_slots"), grow_in_slots)):
 # 它假设每个 token 都调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms，于是 3.2% 的时间被浪费；若启动时一次分配好，只浪费 0.3%。
 # 算术没有错：
 
-# %% key="malloc_share"
-print(f"{100 * 1 / (100 * (1 + 30)):.1%}   {10 / (10 + 100 * 30):.1%}")
+# %% key="malloc_share" lang="en"
+rows = [("a malloc a token", f"{1 / (1 + 30):.1%}"), ("all at the start, 10 ms", f"{10 / (10 + 100 * 30):.1%}")]
+Table(["1 ms of malloc, 30 ms of computing, 100 tokens", "wasted"], rows, right=["wasted"])
+
+# %% key="malloc_share" lang="zh"
+rows = [("每个 token 一次 malloc", f"{1 / (1 + 30):.1%}"), ("启动时一次分配好，10 ms", f"{10 / (10 + 100 * 30):.1%}")]
+Table(["malloc 1 ms、计算 30 ms、100 个 token", "浪费"], rows, right=["浪费"])
 
 # %% [markdown] key="malloc_read" lang="en"
 # Its premise is not.
@@ -224,36 +273,70 @@ print(f"{100 * 1 / (100 * (1 + 30)):.1%}   {10 / (10 + 100 * 30):.1%}")
 # （只有缓存本身；真实的前向计算在其间还有许多别的分配和释放。）
 
 # %% key="grow_model"
-def grow(allocator, batch, prompt, steps):
-    tensors = 2 * len(spec.layers)
+def grow(allocator, batch, prompt, steps, watch=None):
+    tensors = 2 * len(spec.layers)  # K and V of each layer
     row = batch * token // tensors
     held = [allocator.malloc(prompt * row) for _ in range(tensors)]
     for tokens in range(prompt + 1, prompt + steps + 1):
         for place, old in enumerate(held):
             held[place] = allocator.malloc(tokens * row)
             allocator.free(old)
+        if watch is not None:
+            watch[tokens] = allocator.usage()
     return tensors * (steps + 1)
 
-
-print(t("calls_head"))
+# %% key="grow_counted" lang="en"
+rows = []
 for batch in (1, 8, 32):
-    model = CachingAllocator()
-    mallocs = grow(model, batch, 512, 512)
+    model, watched = CachingAllocator(), {}
+    mallocs = grow(model, batch, 512, 512, watched if batch == 32 else None)
     calls, usage = model.memory_stats()["num_device_alloc"], model.usage()
-    allocated, reserved = usage.allocated / 2**30, usage.reserved / 2**30
-    print(f"{batch:>5}{mallocs:>10,}{calls:>8,}{allocated:>12.2f}{reserved:>12.2f}")
+    sizes = (f"{usage.allocated / 2**30:.2f}", f"{usage.reserved / 2**30:.2f}")
+    rows.append((batch, mallocs, calls, *sizes))
+head = ["batch", "requests", "reach the driver", "allocated (GiB)", "reserved (GiB)"]
+Table(head, rows, right=head[3:])
+
+# %% key="grow_counted" lang="zh"
+rows = []
+for batch in (1, 8, 32):
+    model, watched = CachingAllocator(), {}
+    mallocs = grow(model, batch, 512, 512, watched if batch == 32 else None)
+    calls, usage = model.memory_stats()["num_device_alloc"], model.usage()
+    sizes = (f"{usage.allocated / 2**30:.2f}", f"{usage.reserved / 2**30:.2f}")
+    rows.append((batch, mallocs, calls, *sizes))
+head = ["batch", "请求次数", "到达驱动", "已分配（GiB）", "已保留（GiB）"]
+Table(head, rows, right=head[3:])
 
 # %% [markdown] key="calls_read" lang="en"
-# With one sequence, the driver hears of one request in many hundreds: the document's millisecond is a rare event.
+# With one sequence, the driver hears of one request in many hundreds: a `cudaMalloc` is a rare event.
 # But look at the last row.
 # The cache itself is 4 GiB, and the allocator has reserved more than ten times that.
-# No tensor leaked, and nothing else ran.
-# To see why, you need three rules.
-# %% [markdown] key="calls_read" lang="zh" src="df4da4b0"
-# 只有一条序列时，好几百次请求才有一次传到驱动：原文说的那 1 毫秒很少发生。
+# No tensor leaked, and nothing else ran. Here is that run, token by token:
+# %% [markdown] key="calls_read" lang="zh" src="0c0be12e"
+# 只有一条序列时，好几百次请求才有一次传到驱动：`cudaMalloc` 很少发生。
 # 但请看最后一行。
 # 缓存本身是 4 GiB，分配器保留（reserved）的却是它的十几倍。
-# 没有张量泄漏，也没有别的东西在运行。
+# 没有张量泄漏，也没有别的东西在运行。下面按 token 数画出这一次的过程：
+
+# %% key="grow_drawn" lang="en"
+taken = {
+    "reserved": {tokens: usage.reserved / 2**30 for tokens, usage in watched.items()},
+    "allocated to tensors": {tokens: usage.allocated / 2**30 for tokens, usage in watched.items()},
+}
+show(lines(taken, x="tokens in the cache, batch 32", y="GiB"))
+
+# %% key="grow_drawn" lang="zh"
+taken = {
+    "已保留": {tokens: usage.reserved / 2**30 for tokens, usage in watched.items()},
+    "已分配给张量": {tokens: usage.allocated / 2**30 for tokens, usage in watched.items()},
+}
+show(lines(taken, x="缓存里的 token 数，batch 为 32", y="GiB"))
+
+# %% [markdown] key="grow_drawn_read" lang="en"
+# Whenever K and V outgrow the blocks that were freed, another set of segments is added, and none of the old ones goes back.
+# To see why, you need three rules.
+# %% [markdown] key="grow_drawn_read" lang="zh" src="c4669094"
+# 每当 K 和 V 大到已释放的块都放不下时，就要再添一批段，而旧的段一个也不归还。
 # 要明白原因，先要知道三条规则。
 
 # %% [markdown] key="rules" lang="en"
@@ -290,16 +373,27 @@ for batch in (1, 8, 32):
 # %% key="predict_segment"
 predict("segment", ...)
 
-# %% key="rounding"
+# %% key="rounding" lang="en"
 from minikv.memory.allocator.rules import round_size, segment_size
 from minikv.units import exact_bytes
 
-MIB, off = 2**20, (1,) * 16
-print(t("rounding_head"))
+MIB, off, rows = 2**20, (1,) * 16, []
 for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB):
     rounded = round_size(size, off)
     segment = segment_size(rounded)
-    print(f"{size:>12,}{rounded:>14,}{segment:>14,}{segment - rounded:>14,}")
+    rows.append((size, rounded, segment, segment - rounded))
+Table(["request (B)", "rounded (B)", "segment (B)", "left over (B)"], rows)
+
+# %% key="rounding" lang="zh"
+from minikv.memory.allocator.rules import round_size, segment_size
+from minikv.units import exact_bytes
+
+MIB, off, rows = 2**20, (1,) * 16, []
+for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB):
+    rounded = round_size(size, off)
+    segment = segment_size(rounded)
+    rows.append((size, rounded, segment, segment - rounded))
+Table(["请求（B）", "取整（B）", "段（B）", "剩余（B）"], rows)
 
 # %% [markdown] key="rounding_read" lang="en"
 # What a segment has left over serves the next request.
@@ -752,6 +846,17 @@ explain("which_survivor")
 
 # %% key="explain_empty"
 explain("empty_cache_or_not")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In April 2020 a user's training step ran once and was out of memory the second time, with half of the GPU unused ([PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901), "OOM error where ~50% of the GPU RAM cannot be utilised/reserved"). Its snapshot has the segment of the first picture, 11,643,387,904 bytes, with tensors of 499,214,336 bytes in it.
+# - [Lesson 03](03_the_2_86x_mistake.ipynb)'s script ended with "6+ GB stuck in CUDA allocator" after `gc.collect()` and `empty_cache()`. Why `empty_cache()` may return nothing is this lesson's part of that case; [lesson 16](16_where_did_6gb_go.ipynb) finds what held the memory.
+# %% [markdown] key="wild" lang="zh" src="a32e7f79"
+# ## 实战现场
+#
+# - 2020 年 4 月，一位用户的训练第一步正常，第二步就显存不足，而 GPU 上有一半显存没有使用（[PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901)，“OOM error where ~50% of the GPU RAM cannot be utilised/reserved”）。它的快照里就有第一幅图中的段：11,643,387,904 字节，里面的张量共 499,214,336 字节。
+# - [第 03 课](03_the_2_86x_mistake.ipynb)的脚本在 `gc.collect()` 和 `empty_cache()` 之后，仍有“6+ GB stuck in CUDA allocator”（6 GB 以上卡在 CUDA 分配器里）。为什么 `empty_cache()` 可能什么都还不回去，由本课回答；显存究竟被什么占着，见[第 16 课](16_where_did_6gb_go.ipynb)。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
