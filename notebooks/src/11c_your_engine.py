@@ -17,16 +17,40 @@
 # Since [lesson 02](02_how_many_bytes.ipynb) you have written functions that count bytes, fill blocks, look up slots, attend over pages and choose what runs next. Each passed its `check`, alone.
 # **Put together, do they make an engine that produces the same tokens as `generate()`?**
 #
-# This lesson follows one token through all of them, adds the last part, `sample`, and then runs what you have written.
-# After it you can say in which file of an engine each step of a token's path happens, make random answers repeatable, and read from a report which part is wrong when a token differs.
-# %% [markdown] key="question" lang="zh" src="0abcf227"
+# Here are all its parts, in the files of nano that they stand in. The picture is read from nano's source: an arrow says which function uses a part.
+# %% [markdown] key="question" lang="zh" src="7171741d"
 # ## 问题
 #
 # 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。
 # **把它们组装在一起，得到的引擎与 `generate()` 输出的 token 相同吗？**
 #
+# 下面是全部部件，以及它们在 nano 的哪个文件里。图是从 nano 的源代码里读出来的：箭头表示哪个函数用到这个部件。
+
+# %% key="parts" lang="en"
+from minikv.course.diagrams import engine_parts
+
+show(engine_parts("en"))
+# %% key="parts" lang="zh"
+from minikv.course.diagrams import engine_parts
+
+show(engine_parts("zh"))
+
+# %% [markdown] key="able" lang="en"
+# This lesson follows one token through all of them, adds the last part, `sample`, and then runs what you have written.
+#
+# After it you can
+#
+# - say in which file of an engine each step of a token's path happens,
+# - make random answers repeatable,
+# - read from a report which part is wrong when a token differs.
+# %% [markdown] key="able" lang="zh" src="2932c9c0"
 # 本课跟着一个 token 走完全程，补上最后一个部件 `sample`，然后运行你写的东西。
-# 学完之后，你能说出一个 token 走的每一步发生在引擎的哪个文件里，能让随机的回答可以重复，还能在有 token 不同时，从一份报告里读出错的是哪个部件。
+#
+# 学完之后，你能
+#
+# - 说出一个 token 走的每一步发生在引擎的哪个文件里；
+# - 让随机的回答可以重复；
+# - 在有 token 不同时，从一份报告里读出错的是哪个部件。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -45,23 +69,44 @@ predict("padding", ...)
 # %% [markdown] key="path" lang="en"
 # ## The path of one token
 #
-# Here is one prompt in nano, with blocks of four tokens. Each line is a step: the positions that it computed, the blocks that the sequence holds, and the answer so far.
-# %% [markdown] key="path" lang="zh" src="71d2e478"
+# Here is one prompt in nano, with blocks of four tokens. Each row is a step: the positions that it computed, the blocks that the sequence holds, and the answer so far.
+# %% [markdown] key="path" lang="zh" src="592ce5d7"
 # ## 一个 token 的路径
 #
 # 下面是 nano 里的一个提示词，块大小为 4。每行是一步：算了哪些位置，序列持有哪些块，目前的回答是什么。
 
-# %% key="path_code"
+# %% key="path_code" lang="en"
+from minikv.course import Table
+from minikv.course.diagrams import Moment, block_moments
 from minikv.models import load
 from minikv.nano import LLM, SamplingParams
 
-tiny = load("tiny-gqa")
+tiny, rows, moments = load("tiny-gqa"), [], []
 llm = LLM(tiny.model, tiny.tokenizer, num_blocks=8, block_size=4)
-prompt = "ada paris the old cat sleeps ben oslo ? ben"
-seq = llm.add_request(prompt, SamplingParams(max_tokens=4, temperature=0))
+seq = llm.add_request("ada paris the old cat sleeps ben oslo ? ben", SamplingParams(max_tokens=4, temperature=0))
 while not seq.finish_reason:
     [(_, start, end)] = llm.step()
-    print(f"{start:>2} .. {end - 1:>2}   {str(seq.block_table):<14} {llm.text(seq)}")
+    rows.append([f"{start} .. {end - 1}", str(seq.block_table), llm.text(seq)])
+    stored = seq.tokens[:end] if seq.block_table else []  # token ids with K and V in the cache
+    moments.append(Moment(f"step {len(rows)}", list(seq.block_table), stored, len(llm.scheduler.blocks.free_blocks), 4))
+show(block_moments(moments, "en"))
+Table(["positions", "block table", "answer so far"], rows)
+# %% key="path_code" lang="zh"
+from minikv.course import Table
+from minikv.course.diagrams import Moment, block_moments
+from minikv.models import load
+from minikv.nano import LLM, SamplingParams
+
+tiny, rows, moments = load("tiny-gqa"), [], []
+llm = LLM(tiny.model, tiny.tokenizer, num_blocks=8, block_size=4)
+seq = llm.add_request("ada paris the old cat sleeps ben oslo ? ben", SamplingParams(max_tokens=4, temperature=0))
+while not seq.finish_reason:
+    [(_, start, end)] = llm.step()
+    rows.append([f"{start} .. {end - 1}", str(seq.block_table), llm.text(seq)])
+    stored = seq.tokens[:end] if seq.block_table else []  # K 和 V 在缓存里的 token id
+    moments.append(Moment(f"第 {len(rows)} 步", list(seq.block_table), stored, len(llm.scheduler.blocks.free_blocks), 4))
+show(block_moments(moments, "zh"))
+Table(["位置", "块表", "目前的回答"], rows)
 
 # %% [markdown] key="path_read" lang="en"
 # The eleven tokens of the prompt are computed in one step, then one token in each step. A fourth block comes when the third is full.
@@ -130,18 +175,30 @@ show_source(runner.forward)
 #
 # 同一个提示词抽取三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
 
-# %% key="sampling_code"
+# %% key="sampling_code" lang="en"
 from minikv.models import recall_prompt
 
 prompts = [recall_prompt(seed=seed).text for seed in range(12)]
 params = [SamplingParams(max_tokens=24, temperature=1.5, seed=seed, ignore_eos=True) for seed in range(12)]
-answers = set()
+answers, rows = set(), []
 for count, num_blocks in ((1, 400), (12, 400), (12, 26)):
     small = LLM(tiny.model, tiny.tokenizer, num_blocks=num_blocks, block_size=4)
     *_, last = small.generate(prompts[-count:], params[-count:])
     answers.add(tuple(last.token_ids))
-    print(t("drawn", count=count, blocks=num_blocks, preemptions=small.scheduler.num_preemptions))
-print(t("drawn_answers", count=len(answers)))
+    rows.append([count, num_blocks, small.scheduler.num_preemptions])
+Table(["prompts at once", "blocks", "preemptions"], rows, lines=[f"different answers: {len(answers)}"])
+# %% key="sampling_code" lang="zh"
+from minikv.models import recall_prompt
+
+prompts = [recall_prompt(seed=seed).text for seed in range(12)]
+params = [SamplingParams(max_tokens=24, temperature=1.5, seed=seed, ignore_eos=True) for seed in range(12)]
+answers, rows = set(), []
+for count, num_blocks in ((1, 400), (12, 400), (12, 26)):
+    small = LLM(tiny.model, tiny.tokenizer, num_blocks=num_blocks, block_size=4)
+    *_, last = small.generate(prompts[-count:], params[-count:])
+    answers.add(tuple(last.token_ids))
+    rows.append([count, num_blocks, small.scheduler.num_preemptions])
+Table(["同时的提示词", "块数", "抢占次数"], rows, lines=[f"不同的回答：{len(answers)} 种"])
 
 # %% [markdown] key="sampling_read" lang="en"
 # One answer. The random number doesn't come from a generator that goes on from draw to draw: it belongs to the request's seed and to the position of the new token. So it makes no difference which other sequences are in the step, or that K and V of a token were computed twice.
@@ -261,7 +318,7 @@ my_engine.race()
 my_engine.export("my_engine.py")
 
 # %% [markdown] key="sampling_exercise" lang="en"
-# ## In short
+# ## Recap
 #
 # - A step of an engine is three lines: `schedule` chooses tokens, `forward` and `sample` compute the next ones, `finish` takes them in.
 # - One row of tokens holds all sequences of a step; K and V go to slots, and attention finds them through block tables.
@@ -271,7 +328,7 @@ my_engine.export("my_engine.py")
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="sampling_exercise" lang="zh" src="e758ce3d"
+# %% [markdown] key="sampling_exercise" lang="zh" src="8001f371"
 # ## 本课小结
 #
 # - 引擎的一步是三行：`schedule` 选出 token，`forward` 和 `sample` 算出下一个，`finish` 收下结果。

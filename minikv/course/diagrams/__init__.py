@@ -4,9 +4,10 @@ from minikv.course.diagrams.addresses import Heap, addresses
 from minikv.course.diagrams.arena_loans import arena_loans
 from minikv.course.diagrams.attention_heads import attention_heads
 from minikv.course.diagrams.attention_sums import attention_sums
-from minikv.course.diagrams.block_moments import block_moments, moment
+from minikv.course.diagrams.block_moments import Moment, block_moments, moment
 from minikv.course.diagrams.decode_grid import decode_grid
 from minikv.course.diagrams.drafts import drafts
+from minikv.course.diagrams.engine_parts import engine_parts
 from minikv.course.diagrams.forward_calls import forward_calls
 from minikv.course.diagrams.growing import Growth, growing
 from minikv.course.diagrams.head_blocks import head_blocks
@@ -41,6 +42,7 @@ from minikv.course.diagrams.warp_sectors import warp_sectors
 __all__ = [
     "Growth",
     "Heap",
+    "Moment",
     "SoftmaxStep",
     "Tier",
     "addresses",
@@ -50,6 +52,7 @@ __all__ = [
     "block_moments",
     "decode_grid",
     "drafts",
+    "engine_parts",
     "forward_calls",
     "growing",
     "head_blocks",

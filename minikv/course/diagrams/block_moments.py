@@ -19,13 +19,13 @@ class Moment:
     """A sequence's blocks after ``call``: ``found`` of ``asked`` tokens would be found in the prefix cache."""
 
     call: str
-    table: tuple[int, ...]
-    tokens: tuple[int, ...]
-    published: frozenset[int]
+    table: Sequence[int]
+    tokens: Sequence[int]
     free: int
     block_size: int
-    found: int
-    asked: int
+    published: frozenset[int] = frozenset()
+    found: int = 0
+    asked: int = 0
 
 
 def moment(manager: BlockManager, seq_id: Hashable, call: str, asked: Iterable[int] = ()) -> Moment:
@@ -38,7 +38,7 @@ def moment(manager: BlockManager, seq_id: Hashable, call: str, asked: Iterable[i
     published = frozenset(block for block in table if block != NULL_BLOCK and pool.is_published(block))
     found = manager.match([*wanted, -1]).num_tokens if wanted else 0  # the last token is never looked up
     tokens = tuple(manager.tokens(seq_id).tolist())
-    return Moment(call, table, tokens, published, pool.num_free, manager.block_size, found, len(wanted))
+    return Moment(call, table, tokens, pool.num_free, manager.block_size, published, found, len(wanted))
 
 
 def block_moments(moments: Sequence[Moment], lang: str = "en") -> Diagram:

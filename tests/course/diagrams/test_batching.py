@@ -6,9 +6,11 @@ from xml.etree import ElementTree
 import pytest
 
 from minikv.blocks import BlockManager
-from minikv.course.diagrams import packed_step, preemptions, seats, step_tokens
+from minikv.course.diagrams import engine_parts, packed_step, preemptions, seats, step_tokens
+from minikv.course.diagrams.engine_parts import callers_of
 from minikv.course.diagrams.seats import seat_table
 from minikv.course.lessons.l11a.load import Ask, random_load, run_batches, run_load
+from minikv.course.your_engine.parts import PART_OF, PARTS
 from minikv.engine import SamplingParams, Scheduler
 from minikv.look import look
 
@@ -61,6 +63,7 @@ def packed_drawn(lang):
 
 
 BATCHING = {
+    "engine parts": engine_parts,
     "packed step": packed_drawn,
     "seats": seats_drawn,
     "preemptions": preemptions_drawn,
@@ -153,3 +156,23 @@ def test_a_packed_step_shows_the_arrays_of_its_forward(budget):
     for line, length, item in zip(sequences, batch.lengths.tolist(), step.items, strict=True):
         assert f"sees {length}, samples {len(item.samples)}" in line
     assert total.startswith(f"query_starts ends with {budget}:")
+
+
+def test_every_part_is_drawn_with_its_exercise_and_what_uses_it():
+    text = engine_parts().text()
+    for part in PARTS:
+        assert callers_of(part)
+        assert f"{part.qualname}, exercise {part.task}: used by {', '.join(callers_of(part))}" in text
+
+
+@pytest.mark.parametrize(
+    ("task", "callers"),
+    [
+        ("02.1", ["LLM.measure_num_blocks"]),  # and no function that has an argument of that name
+        ("09.7", ["Scheduler.make_room"]),  # and no list that something is appended to
+        ("10.5", ["attend"]),
+        ("11a.4", ["Scheduler.schedule"]),
+    ],
+)
+def test_a_use_is_one_in_the_source_of_nano(task, callers):
+    assert callers_of(PART_OF[task]) == callers
