@@ -15,7 +15,7 @@ THINNEST = 2
 
 
 def swap_path(tokens: int, num_bytes: int, rates: "TransferRates", lang: str = "en") -> Diagram:
-    """Draw both ways for a sequence of ``tokens`` whose blocks take ``num_bytes``, at ``rates``."""
+    """Draw both ways for a sequence of ``tokens`` with blocks of ``num_bytes`` in all, at ``rates``."""
     from minikv.plan.preemption import recompute_seconds, swap_seconds
 
     lang = pick_language(lang)
