@@ -3,7 +3,7 @@
 # slug = "the_2_86x_mistake"
 # needs = ["02"]
 # rooms = ["plan.spec", "plan.estimate"]
-# minutes = 60
+# minutes = 70
 # [title]
 # en = "Why did the estimate miss by 2.86x?"
 # zh = "估算为什么差了 2.86 倍？"
@@ -17,55 +17,66 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# A script runs DeepSeek-V3 with a batch that its own calculator chose.
-# After `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB are free where about 18 GB were expected.
-# The document that looks into it, "Memory Retention After model.generate() — Root Cause Analysis" (from here on: the analysis), finds one line to blame:
+# **How much memory does one token of DeepSeek-V3 take, and why do four tools give four answers?**
 #
-# ```python
-# head_dim = config.hidden_size // config.num_attention_heads
-# ```
-#
-# It says that this line makes the KV cache look 2.86x smaller than it is.
-#
-# Others met the same gap from other sides.
-# In [DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238) somebody asked in February 2025 why the Hugging Face code caches far more than the paper promises; the issue was closed as stale.
-# In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too *big* for DeepSeek-V3.2, and a benchmark settled for a batch of 64.
-# The PR calls 242 viable; its own review notes that the indexer's cache is not counted in that.
-#
-# **How can one formula be 2.86x too small and more than 20x too big for the same family of models?**
-#
-# This lesson shows how, and then corrects the corrections.
-# %% [markdown] key="question" lang="zh" src="3998daa3"
+# The usual formula says 28,672 bytes in each layer.
+# One library caches 81,920, another 1,152, and a field of the config suggests 32,768.
+# Here is what one layer really makes of a token:
+# %% [markdown] key="question" lang="zh" src="597eef9f"
 # ## 问题
 #
-# 有个脚本运行 DeepSeek-V3，batch 大小由脚本自己的计算器决定。
-# `generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB。
-# 追查此事的文档《Memory Retention After model.generate() — Root Cause Analysis》（下称原文）把原因归到这一行：
+# **DeepSeek-V3 的一个 token 占多少内存？为什么四个工具给出四个答案？**
+#
+# 常用公式说每层 28,672 字节。
+# 一个库缓存 81,920 字节，另一个只缓存 1,152 字节，而配置里的一个字段会让人算出 32,768。
+# 先看一层 MLA 怎样处理一个 token：
+
+# %% key="mla_picture" lang="en"
+from minikv.course import Table
+from minikv.course.diagrams import attention_heads, mla_flow
+
+show(mla_flow("DeepSeek-V3", "en"))
+
+# %% key="mla_picture" lang="zh"
+from minikv.course import Table
+from minikv.course.diagrams import attention_heads, mla_flow
+
+show(mla_flow("DeepSeek-V3", "zh"))
+
+# %% [markdown] key="abilities" lang="en"
+# After this lesson you can
+#
+# - **compute** what an MLA layer caches, as a latent and expanded, from six fields of a config;
+# - **check** on a small model which of the two your library really holds;
+# - **choose** a batch that leaves room for what lives only during a step.
+# %% [markdown] key="abilities" lang="zh" src="d0d9e7c7"
+# 学完本课，你能
+#
+# - **算出** MLA 的一层缓存多少字节：只存潜在向量，或者展开之后再存；
+# - **验证**你用的库实际存的是哪一种；
+# - **选定** batch 大小，给一步之内才存在的张量留出显存。
+
+# %% [markdown] key="script" lang="en"
+# ## The usual formula
+#
+# Many scripts begin an estimate with this line:
 #
 # ```python
 # head_dim = config.hidden_size // config.num_attention_heads
 # ```
 #
-# 原文认为，这一行把 KV 缓存算小了：实际值是它的 2.86 倍。
-#
-# 别人从另外的角度也碰到过同一个差距。
-# 2025 年 2 月，[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238) 问：Hugging Face 上的代码为什么缓存得比论文说的多那么多？“代码中似乎没实现这个大优化”。这个 issue 因长期无人跟进而关闭。
-# [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上反而**偏大**，约为实际值的 25 倍，基准测试的 batch 只开到 64。
-# 该 PR 说 242 可行；而 PR 自带的评审指出，这个数没有计入 indexer 的缓存。
-#
-# **同一个公式，用在同一系列的模型上，怎么会有时只算出实际值的 1/2.86，有时又算成实际值的 20 多倍？**
-#
-# 本课先讲清原因，再来纠正各种“修正”。
-
-# %% [markdown] key="script" lang="en"
-# ## What the script computed
-#
-# The three numbers come from DeepSeek-V3's `config.json`.
+# The numbers below come from DeepSeek-V3's `config.json`.
 # The 2 in front is one K and one V, the 2 at the end is bytes an element (bf16).
-# %% [markdown] key="script" lang="zh" src="236861d7"
-# ## 脚本算了什么
+# %% [markdown] key="script" lang="zh" src="763fe3c2"
+# ## 常用公式
 #
-# 用到的数字都取自 DeepSeek-V3 的 `config.json`。
+# 许多脚本的估算从这一行开始：
+#
+# ```python
+# head_dim = config.hidden_size // config.num_attention_heads
+# ```
+#
+# 下面的数字都取自 DeepSeek-V3 的 `config.json`。
 # 开头的 2 是一份 K 加一份 V，末尾的 2 是每个元素的字节数（bf16）。
 
 # %% [markdown] key="ask_naive" lang="en"
@@ -76,15 +87,23 @@
 # %% key="predict_naive"
 predict("naive_heads", ...)
 
-# %% key="naive"
+# %% key="naive" lang="en"
 from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
 
 config = find_model("DeepSeek-V3").config
 heads, hidden = config["num_attention_heads"], config["hidden_size"]
 head_dim = hidden // heads
 naive = 2 * heads * head_dim * 2
-print(f"head_dim = {hidden} // {heads} = {head_dim}")
-print(f"2 * {heads} * {head_dim} * 2 = {naive:,} B")
+Table(["hidden", "heads", "head_dim", "2 * heads * head_dim * 2"], [[hidden, heads, head_dim, naive]])
+
+# %% key="naive" lang="zh"
+from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
+
+config = find_model("DeepSeek-V3").config
+heads, hidden = config["num_attention_heads"], config["hidden_size"]
+head_dim = hidden // heads
+naive = 2 * heads * head_dim * 2
+Table(["隐藏维度", "头数", "head_dim", "2 * 头数 * head_dim * 2"], [[hidden, heads, head_dim, naive]])
 
 # %% [markdown] key="cancel" lang="en"
 # The heads cancel.
@@ -103,53 +122,36 @@ print(f"2 * {heads} * {head_dim} * 2 = {naive:,} B")
 # 公式里只剩隐藏维度。
 # 只有当所有头拼起来恰好与隐藏状态一样宽时，它才成立。
 
-# %% key="naive_any_heads"
-for any_heads in (32, 64, 128, 256):
-    dim = hidden // any_heads
-    print(f"2 * {any_heads:>3} * {dim:>3} * 2 = {2 * any_heads * dim * 2:,} B")
+# %% key="naive_any_heads" lang="en"
+dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
+rows = [[any_heads, dim, 2 * any_heads * dim * 2] for any_heads, dim in dims.items()]
+Table(["heads", "head_dim", "bytes a token"], rows)
+
+# %% key="naive_any_heads" lang="zh"
+dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
+rows = [[any_heads, dim, 2 * any_heads * dim * 2] for any_heads, dim in dims.items()]
+Table(["头数", "head_dim", "每个 token 的字节"], rows)
 
 # %% [markdown] key="mla" lang="en"
 # ## What an MLA layer makes of a token
 #
-# DeepSeek-V3 uses multi-head latent attention (MLA).
-# One matrix squeezes the hidden state into a *latent* of 512 elements and a *rope key* of 64.
+# DeepSeek-V3 uses multi-head latent attention (MLA), the picture at the top.
+# One matrix, `kv_a_proj_with_mqa`, squeezes the hidden state into a *latent* of 512 elements and a *rope key* of 64.
 # All 128 heads share both.
-# A second matrix unpacks the latent into K and V for each head.
-#
-# ```text
-#   hidden state                      7,168
-#        |  kv_a_proj_with_mqa
-#        +--> latent                    512   kv_lora_rank        } cached today:
-#        +--> rope key                   64   qk_rope_head_dim    } 512 + 64 elements
-#        |
-#        |  kv_b_proj, then the rope key is copied to every head
-#        |
-#        +--> K, each of 128 heads      192   qk_nope_head_dim 128 + 64    } cached earlier:
-#        +--> V, each of 128 heads      128   v_head_dim                   } 128 * (192 + 128)
-# ```
+# A second matrix, `kv_b_proj`, unpacks the latent into K and V for each head.
+# A library caches either what stands in the middle of the picture or what stands on its right.
 #
 # Position is the reason for the second, small vector.
 # RoPE turns a key by an angle that depends on its position, and this turn cannot be moved past `kv_b_proj`.
 # So the part that is turned is kept apart, and the latent stays free of position.
-# %% [markdown] key="mla" lang="zh" src="8916b026"
+# %% [markdown] key="mla" lang="zh" src="23ba13ac"
 # ## MLA 层怎样处理一个 token
 #
-# DeepSeek-V3 采用多头潜在注意力（MLA）。
-# 一个矩阵把隐藏状态压缩成 512 个元素的潜在向量（latent），外加 64 个元素的 rope key。
+# DeepSeek-V3 采用多头潜在注意力（MLA），就是开头那张图。
+# 一个矩阵 `kv_a_proj_with_mqa` 把隐藏状态压缩成 512 个元素的潜在向量（latent），外加 64 个元素的 rope key。
 # 128 个头共用这两个向量。
-# 另一个矩阵再把潜在向量展开成每个头的 K 和 V。
-#
-# ```text
-#   隐藏状态                          7,168
-#        |  kv_a_proj_with_mqa
-#        +--> latent                    512   kv_lora_rank        } 现在缓存的：
-#        +--> rope key                   64   qk_rope_head_dim    } 512 + 64 个元素
-#        |
-#        |  kv_b_proj，再把 rope key 复制到每个头
-#        |
-#        +--> K（128 个头，每头）       192   qk_nope_head_dim 128 + 64    } 以前缓存的：
-#        +--> V（128 个头，每头）       128   v_head_dim                   } 128 * (192 + 128)
-# ```
+# 另一个矩阵 `kv_b_proj` 再把潜在向量展开成每个头的 K 和 V。
+# 一个库缓存的，要么是图中间的部分，要么是图右边的部分。
 #
 # 之所以要单独留一个小向量，是因为位置信息。
 # RoPE 按位置把 key 旋转一个角度，而这个旋转无法挪到 `kv_b_proj` 的另一边。
@@ -170,17 +172,25 @@ predict("latent_token", ...)
 # 多头注意力（MHA）里，每个 query 头都有自己的 K 和 V。
 # 分组查询（GQA）让几个 query 头读同一份 K 和 V，多查询注意力（MQA）则让所有 query 头共用一份。
 
-# %% key="heads_picture"
-from minikv.course.diagrams import attention_heads
-
+# %% key="heads_picture" lang="en"
 llama = find_model("Llama-2-7B").config
 models = {
     "Llama-2-7B": "Llama-2-7B",
     "Llama-3.1-8B": "Llama-3.1-8B",
-    t("one_head"): {**llama, "num_key_value_heads": 1},
+    "Llama-2-7B with 1 KV head": {**llama, "num_key_value_heads": 1},
     "DeepSeek-V3": "DeepSeek-V3",
 }
-show(attention_heads(models, t("lang")))
+show(attention_heads(models, "en"))
+
+# %% key="heads_picture" lang="zh"
+llama = find_model("Llama-2-7B").config
+models = {
+    "Llama-2-7B": "Llama-2-7B",
+    "Llama-3.1-8B": "Llama-3.1-8B",
+    "只留 1 个 KV 头的 Llama-2-7B": {**llama, "num_key_value_heads": 1},
+    "DeepSeek-V3": "DeepSeek-V3",
+}
+show(attention_heads(models, "zh"))
 
 # %% [markdown] key="formulas" lang="en"
 # ## Two formulas, and who uses which
@@ -206,9 +216,10 @@ show(attention_heads(models, t("lang")))
 # | $c$ | `kv_lora_rank`: the latent | elements | 512 |
 # | $b$ | dtype (bf16: 2) | bytes an element | 2 |
 #
+# $$128 \cdot ((128 + 64) + 128) \cdot 2 = 81{,}920 \qquad\qquad (512 + 64) \cdot 2 = 1{,}152$$
+#
 # `CacheSpec` knows both: `layout="hf-expanded"` is what transformers up to 5.14.1 caches, `layout="hf"` what it caches since 5.15.0.
-# The analysis put the left formula in place of the script's line.
-# %% [markdown] key="symbols" lang="zh" src="0c60623a"
+# %% [markdown] key="symbols" lang="zh" src="4f7cbf06"
 # | 符号 | 配置字段 | 单位 | DeepSeek-V3 |
 # |---|---|---|---|
 # | $H$ | `num_attention_heads` | 头 | 128 |
@@ -218,12 +229,21 @@ show(attention_heads(models, t("lang")))
 # | $c$ | `kv_lora_rank`：潜在向量 | 元素 | 512 |
 # | $b$ | 数据类型（bf16 为 2） | 字节/元素 | 2 |
 #
+# $$128 \cdot ((128 + 64) + 128) \cdot 2 = 81{,}920 \qquad\qquad (512 + 64) \cdot 2 = 1{,}152$$
+#
 # 两种布局 `CacheSpec` 都能算：`layout="hf-expanded"` 对应 transformers 5.14.1 及更早版本，`layout="hf"` 对应 5.15.0 及以后。
-# 原文的修正，就是用左边的公式替换脚本里的那一行。
 
-# %% key="explain_spec"
-for layout in ("hf-expanded", "hf"):
-    print(CacheSpec.from_config("DeepSeek-V3", layout=layout).explain(t("lang")), end="\n\n")
+# %% key="explain_spec" lang="en"
+CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").shown("en")
+
+# %% key="explain_spec" lang="zh"
+CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").shown("zh")
+
+# %% key="explain_latent" lang="en"
+CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("en")
+
+# %% key="explain_latent" lang="zh"
+CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("zh")
 
 # %% [markdown] key="four" lang="en"
 # ## Four answers for one config
@@ -238,45 +258,68 @@ for layout in ("hf-expanded", "hf"):
 # `DeepseekV3Config` 这个类有 `head_dim` 字段，所以 `getattr(config, "head_dim", ...)` 能取到值。
 # 可取到的只是 rope 部分的宽度。
 
-# %% key="four_answers"
+# %% key="four_answers" lang="en"
 from transformers import DeepseekV3Config
 
-rope_dim = DeepseekV3Config().head_dim
-answers = {
-    "naive": naive,
-    "head_dim": 2 * heads * rope_dim * 2,
-    "expanded": CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").layers[0].token_bytes,
-    "latent": CacheSpec.from_config("DeepSeek-V3", layout="hf").layers[0].token_bytes,
-}
-for name, num_bytes in answers.items():
-    print(f"{num_bytes:>7,} B   {t('row_' + name)}")
+from minikv.course.charts import bars
 
-# %% key="four_ratios"
+rope_dim = DeepseekV3Config().head_dim
+both = [CacheSpec.from_config("DeepSeek-V3", layout=layout).layers[0] for layout in ("hf-expanded", "hf")]
+expanded, latent = (layer.token_bytes for layer in both)
+answers = {
+    "hidden_size // heads, the usual line": naive,
+    f"config.head_dim = {rope_dim}, only the rope part": 2 * heads * rope_dim * 2,
+    "K and V of every head: transformers <= 5.14.1": expanded,
+    "latent and rope key: transformers >= 5.15.0, vLLM": latent,
+}
+title = "bytes of a token in a layer, each step ten times the last"
+show(bars(list(answers), {"DeepSeek-V3, bf16": list(answers.values())}, x=title, unit="B", log=True, height=300))
+Table(["what is counted", "bytes a token and layer"], answers.items())
+
+# %% key="four_answers" lang="zh"
+from transformers import DeepseekV3Config
+
+from minikv.course.charts import bars
+
+rope_dim = DeepseekV3Config().head_dim
+both = [CacheSpec.from_config("DeepSeek-V3", layout=layout).layers[0] for layout in ("hf-expanded", "hf")]
+expanded, latent = (layer.token_bytes for layer in both)
+answers = {
+    "hidden_size // 头数，常见的写法": naive,
+    f"config.head_dim = {rope_dim}，其实只是 rope 部分": 2 * heads * rope_dim * 2,
+    "每个头的 K 和 V：transformers <= 5.14.1": expanded,
+    "潜在向量和 rope key：transformers >= 5.15.0、vLLM": latent,
+}
+title = "一个 token 在一层的字节数，每一大格相差十倍"
+show(bars(list(answers), {"DeepSeek-V3, bf16": list(answers.values())}, x=title, unit="B", log=True, height=300))
+Table(["算的是什么", "每个 token 每层的字节"], answers.items())
+
+# %% key="four_ratios" lang="en"
 with_indexer = CacheSpec.from_config("DeepSeek-V3.2", layout="hf").layers[0].token_bytes
-print(t("ratio_expanded", ratio=answers["expanded"] / answers["naive"]))
-print(t("ratio_naive", ratio=answers["naive"] / answers["latent"]))
-print(t("ratio_indexer", ratio=answers["naive"] / with_indexer, num_bytes=with_indexer))
-print(t("ratio_fix", ratio=answers["expanded"] / answers["latent"]))
+rows = [
+    ["too small for the expanded cache", naive, expanded, f"{expanded / naive:.2f}x"],
+    ["too big for the latent cache", naive, latent, f"{naive / latent:.1f}x"],
+    ["too big for DeepSeek-V3.2, with its indexer key", naive, with_indexer, f"{naive / with_indexer:.1f}x"],
+    ["expanded, where a latent is cached: too big", expanded, latent, f"{expanded / latent:.1f}x"],
+]
+Table(["the estimate is", "estimate", "cached", "off by"], rows, right=["off by"])
+
+# %% key="four_ratios" lang="zh"
+with_indexer = CacheSpec.from_config("DeepSeek-V3.2", layout="hf").layers[0].token_bytes
+rows = [
+    ["对展开的缓存偏小", naive, expanded, f"{expanded / naive:.2f}x"],
+    ["对潜在向量缓存偏大", naive, latent, f"{naive / latent:.1f}x"],
+    ["对 DeepSeek-V3.2 偏大，计入 indexer 的 key", naive, with_indexer, f"{naive / with_indexer:.1f}x"],
+    ["按展开计算，实际缓存潜在向量：偏大", expanded, latent, f"{expanded / latent:.1f}x"],
+]
+Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 
 # %% [markdown] key="ratios_read" lang="en"
-# The 25x of TensorRT-LLM PR #16707 is the second line: latent and rope key, no indexer.
-# DeepSeek-V3.2, the model of that PR, also caches an indexer key; in bf16 this leaves 20.4x.
-# %% [markdown] key="ratios_read" lang="zh" src="16b77db4"
-# TensorRT-LLM PR #16707 的 25 倍对应第二行：只算潜在向量和 rope key，不含 indexer。
-# 而那个 PR 针对的 DeepSeek-V3.2 还要缓存 indexer 的 key；按 bf16 计入后是 20.4 倍。
-
-# %% key="four_bars"
-import plotly.graph_objects as go
-
-labels = ["hidden // heads", f"head_dim = {rope_dim}", t("bar_expanded"), t("bar_latent")]
-texts = [f"{num_bytes:,} B" for num_bytes in answers.values()]
-bars = go.Bar(x=list(answers.values()), y=labels, orientation="h", text=texts, textposition="outside")
-figure = go.Figure(bars)
-figure.update_xaxes(type="log", dtick=1, range=[2.5, 5.5], title=t("bars_axis"))
-figure.update_yaxes(autorange="reversed", automargin=True)
-figure.update_layout(height=280, margin={"t": 20, "r": 20})
-summary = "\n".join(f"{number:>9}   {label}" for label, number in zip(labels, texts))
-show(figure, text=summary, caption=t("bars_caption"))
+# So one formula is 2.86x too small and 24.9x too big for the same model, because two libraries cache different things.
+# DeepSeek-V3.2 also caches an indexer key; in bf16 this leaves 20.4x.
+# %% [markdown] key="ratios_read" lang="zh" src="63d84fcd"
+# 所以同一个公式用在同一个模型上，既会只算出实际值的 1/2.86，也会算成实际值的 24.9 倍，因为两个库缓存的东西不同。
+# DeepSeek-V3.2 还要缓存 indexer 的 key；按 bf16 计入后是 20.4 倍。
 
 # %% [markdown] key="versions" lang="en"
 # ## Which library caches which
@@ -291,9 +334,9 @@ show(figure, text=summary, caption=t("bars_caption"))
 # The last column for transformers is measured by this course: small models of `deepseek_v32` and `glm_moe_dsa` held expanded K and V under 5.15 and 5.17, and latents with an indexer key under 5.18 and 5.23.
 # [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) proposes this change; it is listed as closed, not merged, so the versions above do not rest on it.
 #
-# So the 81,920 B of the analysis were right for the library that it ran on.
-# After an upgrade the same script errs in the other direction, and nobody changed a line of it.
-# %% [markdown] key="versions" lang="zh" src="f65a5d7f"
+# So 81,920 B were right up to 5.14.1.
+# After an upgrade the same script errs in the other direction, although not a line of it changed.
+# %% [markdown] key="versions" lang="zh" src="28adac44"
 # ## 哪个库缓存哪一种
 #
 # | 库 | DeepSeek-V3 | DeepSeek-V3.2、GLM-5 |
@@ -306,7 +349,7 @@ show(figure, text=summary, caption=t("bars_caption"))
 # transformers 各行的最后一列由本课程实测：`deepseek_v32` 和 `glm_moe_dsa` 的小模型，在 5.15 和 5.17 下缓存的是展开的 K 和 V，在 5.18 和 5.23 下是潜在向量加 indexer 的 key。
 # [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) 提议的正是这项改动；它的状态是已关闭、未合并，所以上面的版本号不以它为据。
 #
-# 所以就当时的库版本而言，原文的 81,920 B 是对的。
+# 所以到 5.14.1 为止，81,920 B 是对的。
 # 库一升级，同一个脚本就错到了另一个方向，而脚本一行也没改。
 
 # %% [markdown] key="proof" lang="en"
@@ -322,7 +365,7 @@ show(figure, text=summary, caption=t("bars_caption"))
 # 下面是一个微缩的 DeepSeek-V3：同一个类，随机权重，2 层，4 个头，潜在向量 32 维，rope key 8 维。
 # batch 为 3，先预填充（prefill）9 个 token，再解码（decode）三步，然后把缓存里各张量的字节数加起来。
 
-# %% key="small_model"
+# %% key="small_model" lang="en"
 import torch
 from transformers import DeepseekV3ForCausalLM
 
@@ -336,7 +379,23 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 model = DeepseekV3ForCausalLM(small).to(device, torch.bfloat16).eval()
 spec = CacheSpec.from_config(model.config)
-print(f"2 * (32 + 8) * 2 = {spec.bytes_for(1)} B")
+spec.bytes_for(1)  # 2 layers * (32 + 8) elements * 2 bytes
+
+# %% key="small_model" lang="zh"
+import torch
+from transformers import DeepseekV3ForCausalLM
+
+small = DeepseekV3Config(
+    vocab_size=64, hidden_size=64, intermediate_size=64, max_position_embeddings=128,
+    num_hidden_layers=2, first_k_dense_replace=2, num_attention_heads=4, num_key_value_heads=4,
+    q_lora_rank=24, kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12,
+    dtype="bfloat16",
+)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+model = DeepseekV3ForCausalLM(small).to(device, torch.bfloat16).eval()
+spec = CacheSpec.from_config(model.config)
+spec.bytes_for(1)  # 2 层 * (32 + 8) 个元素 * 2 字节
 
 # %% key="helpers"
 @torch.no_grad()
@@ -347,13 +406,21 @@ def step(tokens, cache=None):
 def held_bytes(cache):
     return sum(tensor.nbytes for layer in cache.layers for tensor in (layer.keys, layer.values))
 
-# %% key="held"
-out = step(torch.randint(0, 64, (3, 9)))
+# %% key="held" lang="en"
+out, rows = step(torch.randint(0, 64, (3, 9))), []
 for tokens in (9, 10, 11, 12):
     if tokens > 9:
         out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)
-    held = held_bytes(out.past_key_values)
-    print(t("held", tokens=tokens, held=held, spec=spec.bytes_for(tokens, batch=3)))
+    rows.append([tokens, held_bytes(out.past_key_values), spec.bytes_for(tokens, batch=3)])
+Table(["tokens", "bytes of the tensors", "spec.bytes_for"], rows)
+
+# %% key="held" lang="zh"
+out, rows = step(torch.randint(0, 64, (3, 9))), []
+for tokens in (9, 10, 11, 12):
+    if tokens > 9:
+        out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)
+    rows.append([tokens, held_bytes(out.past_key_values), spec.bytes_for(tokens, batch=3)])
+Table(["token 数", "张量的字节", "spec.bytes_for"], rows)
 
 # %% [markdown] key="shapes" lang="en"
 # Equal to the byte.
@@ -362,20 +429,25 @@ for tokens in (9, 10, 11, 12):
 # 一个字节都不差。
 # 形状也说明了问题：本该是头数的第二维，值为 1。
 
-# %% key="cached_shapes"
+# %% key="cached_shapes" lang="en"
 layer = out.past_key_values.layers[0]
-print("keys  ", list(layer.keys.shape))
-print("values", list(layer.values.shape))
+rows = [["keys", str([*layer.keys.shape])], ["values", str([*layer.values.shape])]]
+Table(["tensor", "batch, 1, tokens, elements"], rows)
+
+# %% key="cached_shapes" lang="zh"
+layer = out.past_key_values.layers[0]
+rows = [["keys", str([*layer.keys.shape])], ["values", str([*layer.values.shape])]]
+Table(["张量", "batch、1、token 数、元素数"], rows)
 
 # %% [markdown] key="rebuild" lang="en"
 # ## The latent alone does not make decoding cheap
 #
-# In [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) a reader asks the right question: if K and V are made again from the latent, what is the cache for?
+# If K and V are made again from the latent, what is the cache for?
 # In transformers they *are* made again: `expand_kv` runs in every layer, in every step, over every cached token.
-# %% [markdown] key="rebuild" lang="zh" src="35b7db25"
+# %% [markdown] key="rebuild" lang="zh" src="6eaddb8a"
 # ## 只缓存潜在向量，解码并不会变便宜
 #
-# [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) 里有位读者问到了点子上：如果 K 和 V 还要由潜在向量重新生成，那缓存有什么用？
+# 如果 K 和 V 还要由潜在向量重新生成，那缓存有什么用？
 # 在 transformers 里确实要重新生成：每一步、每一层，`expand_kv` 都会对缓存里的全部 token 执行一遍。
 
 # %% key="predict_rebuilt"
@@ -400,12 +472,21 @@ attention.expand_kv = watched
 out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)
 del attention.expand_kv
 
-# %% key="rebuilt_sizes"
+# %% key="rebuilt_sizes" lang="en"
 k, v = made[0]
-latent_bytes = layer.keys.nbytes + layer.values.nbytes
+cached_bytes = layer.keys.nbytes + layer.values.nbytes
 storage = k.untyped_storage().nbytes() + v.untyped_storage().nbytes()
-print(t("rebuilt_shapes", cached=k.shape[2], k=list(k.shape), v=list(v.shape)))
-print(t("rebuilt_bytes", latent=latent_bytes, values=k.nbytes + v.nbytes, storage=storage))
+rows = [["cached", f"{k.shape[2]} tokens", cached_bytes]]
+rows += [["K and V", f"{[*k.shape]}, {[*v.shape]}", k.nbytes + v.nbytes], ["storage behind K and V", "", storage]]
+Table(["for one new token", "shape", "bytes"], rows)
+
+# %% key="rebuilt_sizes" lang="zh"
+k, v = made[0]
+cached_bytes = layer.keys.nbytes + layer.values.nbytes
+storage = k.untyped_storage().nbytes() + v.untyped_storage().nbytes()
+rows = [["缓存", f"{k.shape[2]} 个 token", cached_bytes]]
+rows += [["K 和 V", f"{[*k.shape]}, {[*v.shape]}", k.nbytes + v.nbytes], ["K 和 V 背后的存储", "", storage]]
+Table(["为一个新 token", "形状", "字节"], rows)
 
 # %% [markdown] key="storage" lang="en"
 # K and V are rebuilt for all tokens, for the sake of one.
@@ -420,21 +501,27 @@ print(t("rebuilt_bytes", latent=latent_bytes, values=k.nbytes + v.nbytes, storag
 #
 # 换成 DeepSeek-V3，一条序列，32,768 个 token：
 
-# %% key="rebuild_big"
+# %% key="rebuild_big" lang="en"
 rebuilt_token = heads * ((128 + 128) + (128 + 64)) * 2
 assert rebuilt_token == rebuilt_bytes("DeepSeek-V3", 1)
-tokens = 32_768
-latent_mb, values_mb = (answers[name] * tokens / 1e6 for name in ("latent", "expanded"))
-print(t("rebuilt_big", tokens=tokens, latent=latent_mb, values=values_mb))
-print(t("rebuilt_held", storage=rebuilt_token * tokens / 1e6))
+names = ["latent cache", "K and V, rebuilt in every step", "storage behind them"]
+mb = [each * 32_768 / 1e6 for each in (latent, expanded, rebuilt_token)]
+show(bars(names, {"one layer, 32,768 tokens": [round(each, 1) for each in mb]}, x="MB", unit="MB"))
+
+# %% key="rebuild_big" lang="zh"
+rebuilt_token = heads * ((128 + 128) + (128 + 64)) * 2
+assert rebuilt_token == rebuilt_bytes("DeepSeek-V3", 1)
+names = ["潜在向量缓存", "每一步重建的 K 和 V", "背后的存储"]
+mb = [each * 32_768 / 1e6 for each in (latent, expanded, rebuilt_token)]
+show(bars(names, {"一层，32,768 个 token": [round(each, 1) for each in mb]}, x="MB", unit="MB"))
 
 # %% [markdown] key="absorb" lang="en"
-# The answer that #305 got is the way out: with "the trick of matrix absorption" nothing needs to be unpacked.
+# The way out is *matrix absorption*: nothing needs to be unpacked.
 # `kv_b_proj` is moved into the query and the output, and attention reads the latents themselves.
 # vLLM decodes this way; [lesson 10](10_kernels.ipynb) builds such a kernel.
 # Keep the two apart: the *latent cache* saves memory that stays, *absorbing* saves memory and work in every step.
-# %% [markdown] key="absorb" lang="zh" src="13929cef"
-# 出路就在 #305 得到的答复里：用矩阵吸收（matrix absorption），不必展开。
+# %% [markdown] key="absorb" lang="zh" src="df71e2b6"
+# 出路是**矩阵吸收**（matrix absorption）：不必展开。
 # 把 `kv_b_proj` 并入 query 和输出的投影，注意力直接读潜在向量。
 # vLLM 就是这样解码的；[第 10 课](10_kernels.ipynb)会写这样一个 kernel。
 # 两件事要分清：**缓存潜在向量**省的是常驻显存，**矩阵吸收**省的是每一步的临时显存和计算。
@@ -442,73 +529,89 @@ print(t("rebuilt_held", storage=rebuilt_token * tokens / 1e6))
 # %% [markdown] key="family" lang="en"
 # ## The rest of the family
 #
-# The analysis puts "DeepSeek V3 / Kimi K2" over one list of values with 128 heads.
-# Kimi K2 has 64, so for it the naive formula is off by another factor.
-# The columns: naive, expanded, latent (today), and expanded over naive; indexer keys are included where a model has them.
-# %% [markdown] key="family" lang="zh" src="36894c1f"
+# Kimi K2 has 64 heads, so for it the usual formula is off by another factor.
+# Indexer keys are included where a model has them.
+# %% [markdown] key="family" lang="zh" src="30fa6ac8"
 # ## 同系列的其他模型
 #
-# 原文用“DeepSeek V3 / Kimi K2”作标题，下面只列了一组数值，头数都是 128。
-# 而 Kimi K2 只有 64 个头，朴素公式的偏差倍数也就不同。
-# 各列依次为：朴素、展开、潜在向量（当前版本）、展开与朴素之比；有 indexer 的模型已计入 indexer 的 key。
+# Kimi K2 只有 64 个头，常用公式的偏差倍数也就不同。
+# 有 indexer 的模型已计入 indexer 的 key。
 
-# %% key="family_table"
+# %% key="family_table" lang="en"
+rows = []
 for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3.2"):
     fields = find_model(name).config
     flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
     old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
-    sizes = {"naive": flat, "expanded": old.token_bytes, "latent": new.token_bytes, "indexer": new.index_bytes}
-    ratio = old.token_bytes / flat
-    print(t("family_line", name=name, heads=fields["num_attention_heads"], ratio=ratio, **sizes))
+    sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
+    rows.append([name, fields["num_attention_heads"], *sizes])
+head = ["model", "heads", "usual", "expanded", "latent", "expanded / usual", "indexer"]
+Table(head, rows, right=["expanded / usual"])
+
+# %% key="family_table" lang="zh"
+rows = []
+for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3.2"):
+    fields = find_model(name).config
+    flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
+    old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
+    sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
+    rows.append([name, fields["num_attention_heads"], *sizes])
+head = ["模型", "头数", "常用公式", "展开", "潜在向量", "展开 / 常用公式", "索引器"]
+Table(head, rows, right=["展开 / 常用公式"])
 
 # %% [markdown] key="fixes" lang="en"
-# ## Corrections that need one
+# ## Corrections that were wrong too
 #
-# Most people notice that MLA needs another formula. Writing it is harder than it looks.
-#
-# - LMCache has a public calculator. In [#688](https://github.com/LMCache/LMCache/issues/688) a comment called its DeepSeek formula "also not correct", and [PR #694](https://github.com/LMCache/LMCache/pull/694) changed it to `2 x L x S x d_c x B`. The 2 should be 1, since K and V come from one latent, and the rope key is missing. Two errors, and they pull in opposite directions.
-# - The formula before had been right. [PR #715](https://github.com/LMCache/LMCache/pull/715), opened six days after #694, put it back as "the original correct one": layers x tokens x (`qk_rope_head_dim` + `kv_lora_rank`) elements, 70,272 B a token. Half a year later [#2132](https://github.com/LMCache/LMCache/issues/2132) reported a regression again, and named [#671](https://github.com/LMCache/LMCache/pull/671) as the one with the proper value.
-# - DeepSeek-R1 #238 computes what the paper's way would cost: 8,704 elements. It gives each of the 128 heads a rope key of its own.
-# %% [markdown] key="fixes" lang="zh" src="1be66e65"
+# MLA needs another formula, and writing it is harder than it looks.
+# Two corrections that were published: one counts the latent twice and leaves out the rope key, the other gives each of the 128 heads a rope key of its own.
+# %% [markdown] key="fixes" lang="zh" src="c357bf23"
 # ## 修正也要再修正
 #
-# 很多人意识到 MLA 要换公式，但写对并不容易。
-#
-# - LMCache 有一个公开的计算器。[#688](https://github.com/LMCache/LMCache/issues/688) 的一条评论说它的 DeepSeek 公式“也不对”，随后 [PR #694](https://github.com/LMCache/LMCache/pull/694) 把公式改成了 `2 x L x S x d_c x B`。这里的 2 应该是 1，因为 K 和 V 出自同一个潜在向量；另外漏掉了 rope key。两处错误，方向相反。
-# - 原来的公式其实是对的。[PR #715](https://github.com/LMCache/LMCache/pull/715) 在 #694 六天之后提出，改回“原先正确的那个”：层数 x token 数 x（`qk_rope_head_dim` + `kv_lora_rank`）个元素，每个 token 70,272 B。半年后 [#2132](https://github.com/LMCache/LMCache/issues/2132) 又报告了一次回退，并指出 [#671](https://github.com/LMCache/LMCache/pull/671) 当初的数值才对。
-# - DeepSeek-R1 #238 按论文的做法算出 8,704 个元素：它给 128 个头各算了一份 rope key。
+# MLA 要换公式，但写对并不容易。
+# 有两种公开发表过的修正：一种把潜在向量算了两份，又漏掉 rope key；另一种给 128 个头各算了一份 rope key。
 
-# %% key="fixes_table"
-rank, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
-for key, elements in (("lmcache", 2 * rank), ("rope_heads", rank + heads * rope), ("right", rank + rope)):
-    print(f"{elements:>6,} * 2 = {elements * 2:>6,} B  {elements / (rank + rope):>6.2f}x  {t('fix_' + key)}")
-layers = config["num_hidden_layers"]
-print(t("fix_total", layers=layers, elements=rank + rope, total=layers * (rank + rope) * 2))
+# %% key="fixes_table" lang="en"
+rank, rope, layers = config["kv_lora_rank"], config["qk_rope_head_dim"], config["num_hidden_layers"]
+fixes = {"2 * 512: the latent twice, no rope key": 2 * rank}
+fixes["512 + 128 * 64: a rope key for every head"] = rank + heads * rope
+fixes["512 + 64: what is cached"] = rank + rope
+rows = [[name, n, 2 * n, f"{n / (rank + rope):.2f}x", layers * 2 * n] for name, n in fixes.items()]
+Table(["formula", "elements", "bytes", "off by", f"bytes, {layers} layers"], rows, right=["off by"])
+
+# %% key="fixes_table" lang="zh"
+rank, rope, layers = config["kv_lora_rank"], config["qk_rope_head_dim"], config["num_hidden_layers"]
+fixes = {"2 * 512：潜在向量算了两份，漏掉 rope key": 2 * rank}
+fixes["512 + 128 * 64：每个头一份 rope key"] = rank + heads * rope
+fixes["512 + 64：真正缓存的内容"] = rank + rope
+rows = [[name, n, 2 * n, f"{n / (rank + rope):.2f}x", layers * 2 * n] for name, n in fixes.items()]
+Table(["公式", "元素", "字节", "相差", f"字节，{layers} 层"], rows, right=["相差"])
 
 # %% [markdown] key="units" lang="en"
-# ## Two more numbers to check
+# ## MB or MiB
 #
-# The analysis multiplies by 61 layers and 100 tokens and prints "477 MB" and "167 MB".
-# Those are MiB ($2^{20}$ bytes).
-# It also sets out to explain 6 GB, while 18 GB expected and 5.5 GB found leave twice that.
-# An explanation that covers half of the gap is not finished.
-# `estimate_kv_cache_gb` is the script's helper again, this time asking the spec.
-# %% [markdown] key="units" lang="zh" src="3d24683e"
-# ## 另外两个值得核对的数字
+# For 61 layers and 100 tokens you can find "477 MB" and "167 MB" in print.
+# Those are MiB ($2^{20}$ bytes), as the table shows.
+# `estimate_kv_cache_gb` is the usual helper again, this time asking the spec.
+# %% [markdown] key="units" lang="zh" src="107bb87c"
+# ## MB 还是 MiB
 #
-# 原文乘以 61 层和 100 个 token，写成“477 MB”和“167 MB”。
-# 这其实是 MiB（$2^{20}$ 字节）。
-# 原文要解释的是 6 GB，但预期 18 GB、实测 5.5 GB，缺口有它的两倍。
-# 只解释了一半缺口，就还不能算查清。
-# `estimate_kv_cache_gb` 是脚本里那个函数的改正版，数字改由 spec 计算。
+# 61 层、100 个 token，有文档写成“477 MB”和“167 MB”。
+# 从表里可以看出，这其实是 MiB（$2^{20}$ 字节）。
+# `estimate_kv_cache_gb` 是常见的那个函数的改正版，数字改由 spec 计算。
 
-# %% key="units_check"
-old_way = CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded")
-for name, num_bytes in (("expanded", old_way.bytes_for(100)), ("naive", naive * 61 * 100)):
-    print(t("units_line", name=t("units_" + name), num_bytes=num_bytes, mb=num_bytes / 1e6, mib=num_bytes / 2**20))
-for layout in ("hf-expanded", "hf"):
-    print(f"{layout}: {estimate_kv_cache_gb('DeepSeek-V3', 100, layout=layout):.4f} GB")
-print(t("missing_line", missing=18 - 5.5))
+# %% key="units_check" lang="en"
+sizes = {"expanded": expanded * 61 * 100, "usual formula": naive * 61 * 100, "latent": latent * 61 * 100}
+rows = [[name, size, f"{size / 1e6:.1f}", f"{size / 2**20:.1f}"] for name, size in sizes.items()]
+layouts = ("hf-expanded", "hf")
+gb = [f"{each}: {estimate_kv_cache_gb('DeepSeek-V3', 100, layout=each):.4f} GB" for each in layouts]
+Table(["100 tokens", "bytes", "MB", "MiB"], rows, right=["MB", "MiB"], lines=gb)
+
+# %% key="units_check" lang="zh"
+sizes = {"展开": expanded * 61 * 100, "常用公式": naive * 61 * 100, "潜在向量": latent * 61 * 100}
+rows = [[name, size, f"{size / 1e6:.1f}", f"{size / 2**20:.1f}"] for name, size in sizes.items()]
+layouts = ("hf-expanded", "hf")
+gb = [f"{each}: {estimate_kv_cache_gb('DeepSeek-V3', 100, layout=each):.4f} GB" for each in layouts]
+Table(["100 个 token", "字节", "MB", "MiB"], rows, right=["MB", "MiB"], lines=gb)
 
 # %% [markdown] key="batch" lang="en"
 # ## The batch-size calculator, before and after
@@ -537,39 +640,63 @@ print(t("missing_line", missing=18 - 5.5))
 # 第三行故意不算重建，所以最后两行只差这一项。
 # 中间两列是该 batch 在两个版本的库里各需要多少显存（有一层按两份计）。
 
-# %% key="batch_table"
-free, tokens = 18 * 10**9, 512
+# %% key="batch_table" lang="en"
+free, tokens, layers = 18 * 10**9, 512, config["num_hidden_layers"] + 1  # one layer twice
 rebuilt = tokens * rebuilt_token
-batches = {
-    "naive": int(free * 0.9) // (naive * 61 * tokens),
-    "expanded": max_batch_size("DeepSeek-V3", free, tokens, layout="hf-expanded"),
-    "latent": int(free * 0.9) // ((61 + 1) * answers["latent"] * tokens),
-    "right": max_batch_size("DeepSeek-V3", free, tokens),
-}
+batches = [
+    int(free * 0.9) // (naive * 61 * tokens),  # the usual formula
+    max_batch_size("DeepSeek-V3", free, tokens, layout="hf-expanded"),
+    int(free * 0.9) // (layers * latent * tokens),  # without the rebuild
+    max_batch_size("DeepSeek-V3", free, tokens),
+]
+cache_gb = [batch * layers * latent * tokens / 1e9 for batch in batches]
+rebuild_gb = [batch * rebuilt / 1e9 for batch in batches]
 
-# %% key="batch_needs"
-layers = config["num_hidden_layers"] + 1
-print("batch   <= 5.14.1   >= 5.15.0")
-for name, batch in batches.items():
-    old_need = batch * layers * answers["expanded"] * tokens / 1e9
-    new_need = batch * (layers * answers["latent"] * tokens + rebuilt) / 1e9
-    print(f"{batch:>5} {old_need:>8,.1f} GB {new_need:>8.1f} GB   {t('batch_' + name)}")
-cache_gb = batches["right"] * CacheSpec.from_config("DeepSeek-V3").bytes_for(tokens) / 1e9
-print(t("batch_split", batch=batches["right"], cache=cache_gb, rebuilt=batches["right"] * rebuilt / 1e9))
+# %% key="batch_table" lang="zh"
+free, tokens, layers = 18 * 10**9, 512, config["num_hidden_layers"] + 1  # 有一层按两份计
+rebuilt = tokens * rebuilt_token
+batches = [
+    int(free * 0.9) // (naive * 61 * tokens),  # 常用公式
+    max_batch_size("DeepSeek-V3", free, tokens, layout="hf-expanded"),
+    int(free * 0.9) // (layers * latent * tokens),  # 没有算重建
+    max_batch_size("DeepSeek-V3", free, tokens),
+]
+cache_gb = [batch * layers * latent * tokens / 1e9 for batch in batches]
+rebuild_gb = [batch * rebuilt / 1e9 for batch in batches]
+
+# %% key="batch_needs" lang="en"
+names = ["usual formula", "expanded cache", "latent cache, no room for the rebuild", "latent cache and the rebuild"]
+parts = {"cache": [round(gb, 1) for gb in cache_gb], "rebuild of one layer": [round(gb, 1) for gb in rebuild_gb]}
+show(bars(names, parts, x="GB under transformers >= 5.15.0; 18 are free", stacked=True, looks=["k", "activations"]))
+old_gb = [batch * layers * expanded * tokens / 1e9 for batch in batches]
+needs = [[f"{old:,.1f}", f"{now + more:.1f}"] for old, now, more in zip(old_gb, cache_gb, rebuild_gb)]
+rows = [[name, batch, *need] for name, batch, need in zip(names, batches, needs)]
+head = ["batch chosen by", "batch", "GB, <= 5.14.1", "GB, >= 5.15.0"]
+Table(head, rows, right=head[2:])
+
+# %% key="batch_needs" lang="zh"
+names = ["常用公式", "展开的缓存", "潜在向量缓存，没给重建留显存", "潜在向量缓存和重建"]
+parts = {"缓存": [round(gb, 1) for gb in cache_gb], "一层的重建": [round(gb, 1) for gb in rebuild_gb]}
+show(bars(names, parts, x="GB，transformers >= 5.15.0 版；可用 18", stacked=True, looks=["k", "activations"]))
+old_gb = [batch * layers * expanded * tokens / 1e9 for batch in batches]
+needs = [[f"{old:,.1f}", f"{now + more:.1f}"] for old, now, more in zip(old_gb, cache_gb, rebuild_gb)]
+rows = [[name, batch, *need] for name, batch, need in zip(names, batches, needs)]
+head = ["batch 由什么决定", "batch", "GB，<= 5.14.1 版", "GB，>= 5.15.0 版"]
+Table(head, rows, right=head[2:])
 
 # %% [markdown] key="batch_read" lang="en"
 # Read the rows against 18 GB.
 #
 # - Row 1 is what happened to the script: under the old library its batch needs more than twice what is there. Under today's library the same batch leaves most of the memory idle.
-# - Row 3 is the next accident, waiting for whoever corrects only the cache formula: the cache fits, the rebuild does not.
+# - Row 3 shows what goes wrong if you correct only the cache formula. The cache fits, but the rebuild of one layer doesn't.
 # - Row 4 fits. In it, the memory that exists for a moment is larger than the cache.
 #
 # The rebuild is what we watched `expand_kv` hold. Other activations come on top, so a real script measures its peak.
-# %% [markdown] key="batch_read" lang="zh" src="97aa8e38"
+# %% [markdown] key="batch_read" lang="zh" src="2187371c"
 # 拿每一行与 18 GB 比较。
 #
-# - 第 1 行就是那个脚本的遭遇：在旧版库里，这个 batch 需要的显存超过可用量的两倍。到了现在的版本，同样的 batch 又让大部分显存闲置。
-# - 第 3 行是下一场事故，谁只改缓存公式，谁就会遇到：缓存放得下，重建放不下。
+# - 第 1 行就是常用公式的结果：在旧版库里，这个 batch 需要的显存超过可用量的两倍。到了现在的版本，同样的 batch 又让大部分显存闲置。
+# - 第 3 行说明只改缓存公式会怎样：缓存放得下，一层的重建放不下。
 # - 第 4 行放得下。其中临时占用的显存比缓存本身还多。
 #
 # 这里的重建量就是前面记录到的 `expand_kv` 所占的显存。此外还有别的激活，实际的脚本应当测量峰值。
@@ -582,12 +709,12 @@ print(t("batch_split", batch=batches["right"], cache=cache_gb, rebuilt=batches["
 # | too small | a batch that is too big, a peak over the budget, out of memory | memory that stays after the run |
 # | too big | a small batch, an idle GPU | out of memory |
 #
-# The analysis ends with the upper right cell: too big a batch, fragments, therefore memory that will not come back.
-# That step is missing its evidence.
+# It is tempting to conclude more: too big a batch, fragments, therefore memory that will not come back.
+# Nothing supports that step.
 # An estimate is a number and holds no tensor.
 # `empty_cache()` gives back cached memory that is in use by no tensor; memory that a tensor occupies it cannot free ([PyTorch's notes](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)).
-# So the question is who still holds a tensor, and the size of the batch does not answer it:
-# %% [markdown] key="blame" lang="zh" src="1eabfe48"
+# So the question is which object still holds a tensor, and the size of the batch does not answer it:
+# %% [markdown] key="blame" lang="zh" src="fcc9430c"
 # ## 错误的估算能造成什么，不能造成什么
 #
 # | 估算 | 会造成 | 不会造成 |
@@ -595,25 +722,43 @@ print(t("batch_split", batch=batches["right"], cache=cache_gb, rebuilt=batches["
 # | 偏小 | batch 过大，峰值超出预算，显存不足 | 运行结束后显存仍被占用 |
 # | 偏大 | batch 过小，GPU 闲置 | 显存不足 |
 #
-# 原文的结论落在右上角那一格：batch 过大，产生碎片，所以显存收不回来。
-# 这一步缺少证据。
+# 有人会继续推论：batch 过大，产生碎片，所以显存收不回来。
+# 这一步没有任何依据。
 # 估算只是一个数字，不持有张量。
 # `empty_cache()` 归还的是没有张量在用的缓存显存；张量占着的显存，它释放不了（见 [PyTorch 文档](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)）。
-# 所以该问的是谁还持有张量，这与 batch 大小无关：
+# 所以该问的是哪个对象还持有张量，这与 batch 大小无关：
 
-# %% key="no_leak"
+# %% key="no_leak" lang="en"
 import gc
 import weakref
 
 from transformers import DynamicCache
 
+rows = []
 for batch in (2, 64):
     cache = DynamicCache(config=model.config)
     step(torch.randint(0, 64, (batch, 12)), cache)
     held, seen = held_bytes(cache), weakref.ref(cache)
     del cache
     gc.collect()
-    print(t("leak_line", batch=batch, held=held, gone=seen() is None))
+    rows.append([batch, held, str(seen() is None)])
+Table(["batch", "bytes of the cache", "object gone after del"], rows)
+
+# %% key="no_leak" lang="zh"
+import gc
+import weakref
+
+from transformers import DynamicCache
+
+rows = []
+for batch in (2, 64):
+    cache = DynamicCache(config=model.config)
+    step(torch.randint(0, 64, (batch, 12)), cache)
+    held, seen = held_bytes(cache), weakref.ref(cache)
+    del cache
+    gc.collect()
+    rows.append([batch, held, str(seen() is None)])
+Table(["batch", "缓存的字节", "del 之后对象已销毁"], rows)
 
 # %% [markdown] key="blame_object" lang="en"
 # The weak reference shows that the object died: both caches are gone when their last name is.
@@ -624,23 +769,39 @@ for batch in (2, 64):
 # 至于分配器怎样处理那块显存，它看不出来。
 # 有 GPU 时，下一个单元格会给出答案：**已分配**是张量占用的显存，**已保留**是 PyTorch 从 GPU 拿走的显存。
 
-# %% key="allocator" tags="hardware"
-def print_memory(moment):
-    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    print(t("memory_line", moment=moment, allocated=allocated / 2**20, reserved=reserved / 2**20))
+# %% key="allocator" tags="hardware" lang="en"
+def memory(moment):
+    return [moment, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()]
 
 
+rows = [["no GPU here, and so no caching allocator", None, None]]
 if device == "cuda":
     cache = DynamicCache(config=model.config)
     step(torch.randint(0, 64, (8192, 12)), cache)
-    print_memory("step()")
+    rows = [memory("step()")]
     del cache
     gc.collect()
-    print_memory("del cache")
+    rows.append(memory("del cache"))
     torch.cuda.empty_cache()
-    print_memory("empty_cache()")
-else:
-    print(t("no_allocator"))
+    rows.append(memory("empty_cache()"))
+Table(["after", "bytes allocated", "bytes reserved"], rows)
+
+# %% key="allocator" tags="hardware" lang="zh"
+def memory(moment):
+    return [moment, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()]
+
+
+rows = [["这里没有 GPU，也就没有缓存分配器", None, None]]
+if device == "cuda":
+    cache = DynamicCache(config=model.config)
+    step(torch.randint(0, 64, (8192, 12)), cache)
+    rows = [memory("step()")]
+    del cache
+    gc.collect()
+    rows.append(memory("del cache"))
+    torch.cuda.empty_cache()
+    rows.append(memory("empty_cache()"))
+Table(["之后", "已分配字节", "已保留字节"], rows)
 
 # %% [markdown] key="blame_next" lang="en"
 # Who really keeps memory after `generate()` is the case of [lesson 16](16_where_did_6gb_go.ipynb).
@@ -661,14 +822,39 @@ else:
 # %% key="predict_ranks"
 predict("all_ranks", ...)
 
-# %% key="ranks_table"
-print(t("ranks_head"))
-for tp in (1, 2, 4, 8, 16):
-    line = f"{tp:>3}"
-    for name in ("DeepSeek-V3", "Llama-3.1-70B"):
+# %% key="ranks_table" lang="en"
+sizes, rows, of_all = (1, 2, 4, 8, 16), [], {"DeepSeek-V3": {}, "Llama-3.1-70B": {}}
+for tp in sizes:
+    row = [tp]
+    for name, series in of_all.items():
         rank_bytes = CacheSpec.from_config(name, tp=tp).bytes_for(1)
-        line += f" {rank_bytes:>10,} B {tp * rank_bytes:>10,} B"
-    print(line)
+        series[tp] = tp * rank_bytes
+        row += [rank_bytes, tp * rank_bytes]
+    rows.append(row)
+head = ["tp", "DeepSeek-V3, a rank", "all ranks", "Llama-3.1-70B, a rank", "all its ranks"]
+Table(head, rows, title="Bytes of a token in all layers")
+
+# %% key="ranks_table" lang="zh"
+sizes, rows, of_all = (1, 2, 4, 8, 16), [], {"DeepSeek-V3": {}, "Llama-3.1-70B": {}}
+for tp in sizes:
+    row = [tp]
+    for name, series in of_all.items():
+        rank_bytes = CacheSpec.from_config(name, tp=tp).bytes_for(1)
+        series[tp] = tp * rank_bytes
+        row += [rank_bytes, tp * rank_bytes]
+    rows.append(row)
+head = ["tp", "DeepSeek-V3，每个 rank", "全部 rank", "Llama-3.1-70B，每个 rank", "它的全部 rank"]
+Table(head, rows, title="一个 token 在所有层的字节数")
+
+# %% key="ranks_chart" lang="en"
+from minikv.course.charts import lines
+
+show(lines(of_all, x="GPUs in the group", y="bytes of a token on all of them", log="xy"))
+
+# %% key="ranks_chart" lang="zh"
+from minikv.course.charts import lines
+
+show(lines(of_all, x="一组里的 GPU 数", y="一个 token 在全部 GPU 上的字节数", log="xy"))
 
 # %% [markdown] key="ranks_read" lang="en"
 # A token of the whole model, in bytes.
@@ -688,28 +874,40 @@ for tp in (1, 2, 4, 8, 16):
 # 改为 8 份数据并行的注意力，各自只缓存自己的请求，则可容纳 156.9 个：
 
 # %% key="ranks_dp"
-print(f"156.9 / 20.43 = {156.9 / 20.43:.2f}")
+round(156.9 / 20.43, 2)
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
 # Change one field at a time and watch which column moves.
-# Before you run it: which of the three numbers feels `kv_lora_rank`? Which feels the heads?
-# %% [markdown] key="break" lang="zh" src="e0bd42c5"
+# Before you run it: which of the three numbers depends on `kv_lora_rank`? Which on the number of heads?
+# %% [markdown] key="break" lang="zh" src="878aff4e"
 # ## 弄坏它
 #
 # 一次只改一个字段，看哪一列会变。
-# 运行之前先想：三个数里哪个受 `kv_lora_rank` 影响？哪个受头数影响？
+# 运行之前先想：三个数里哪个取决于 `kv_lora_rank`？哪个取决于头数？
 
-# %% key="break_fields"
+# %% key="break_fields" lang="en"
 changes = [{}, {"kv_lora_rank": 1024}, {"qk_rope_head_dim": 1}, {"qk_rope_head_dim": 128}, {"v_head_dim": 256}]
 changes += [{"num_attention_heads": 16, "num_key_value_heads": 16}]
-print(t("fields_head"))
+rows = []
 for change in changes:
     broken = {**config, **change}
     old, new = (CacheSpec.from_config(broken, layout=each).layers[0] for each in ("hf-expanded", "hf"))
     flat = 2 * broken["num_attention_heads"] * (hidden // broken["num_attention_heads"]) * 2
-    print(f"{flat:>7,}  {old.token_bytes:>8,}  {new.token_bytes:>6,}  {change}")
+    rows.append([str(change), flat, old.token_bytes, new.token_bytes])
+Table(["change", "usual", "expanded", "latent"], rows)
+
+# %% key="break_fields" lang="zh"
+changes = [{}, {"kv_lora_rank": 1024}, {"qk_rope_head_dim": 1}, {"qk_rope_head_dim": 128}, {"v_head_dim": 256}]
+changes += [{"num_attention_heads": 16, "num_key_value_heads": 16}]
+rows = []
+for change in changes:
+    broken = {**config, **change}
+    old, new = (CacheSpec.from_config(broken, layout=each).layers[0] for each in ("hf-expanded", "hf"))
+    flat = 2 * broken["num_attention_heads"] * (hidden // broken["num_attention_heads"]) * 2
+    rows.append([str(change), flat, old.token_bytes, new.token_bytes])
+Table(["改动", "常用公式", "展开", "潜在向量"], rows)
 
 # %% [markdown] key="break_read" lang="en"
 # The naive column never moves: it reads none of the fields that MLA is made of.
@@ -737,18 +935,41 @@ except ConfigError as error:
 # 再来相信一次 `head_dim`，把 rope 部分减半两次。
 # 估算值降到四分之一，缓存却几乎不变。
 
-# %% key="break_head_dim"
+# %% key="break_head_dim" lang="en"
+rows = []
 for rope in (64, 32, 16):
     trusting = DeepseekV3Config(qk_rope_head_dim=rope, dtype="bfloat16")
     guess = 2 * trusting.num_attention_heads * trusting.head_dim * 2
-    cached = CacheSpec.from_config(trusting).layers[0].token_bytes
-    print(f"head_dim = {trusting.head_dim:>2}: {t('trust_line', guess=guess, cached=cached)}")
+    rows.append([trusting.head_dim, guess, CacheSpec.from_config(trusting).layers[0].token_bytes])
+Table(["head_dim", "estimate", "cached"], rows)
+
+# %% key="break_head_dim" lang="zh"
+rows = []
+for rope in (64, 32, 16):
+    trusting = DeepseekV3Config(qk_rope_head_dim=rope, dtype="bfloat16")
+    guess = 2 * trusting.num_attention_heads * trusting.head_dim * 2
+    rows.append([trusting.head_dim, guess, CacheSpec.from_config(trusting).layers[0].token_bytes])
+Table(["head_dim", "估算", "缓存"], rows)
 
 # %% [markdown] key="self" lang="en"
+# ## Recap
+#
+# The usual formula knows only the hidden size: 28,672 B for DeepSeek-V3, with any number of heads.
+# A layer of DeepSeek-V3 makes 81,920 B of K and V out of 1,152 B of latent and rope key; transformers cached the former up to 5.14.1 and caches the latter since.
+# A latent cache still pays for the rebuild: at 32,768 tokens one layer caches 37.7 MB and rebuilds 2,684 MB in every step.
+# Tensor parallelism does not divide a latent: 16 GPUs hold it 16 times.
+#
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
+# %% [markdown] key="self" lang="zh" src="d193cb17"
+# ## 本课小结
+#
+# 常用公式只看隐藏维度：对 DeepSeek-V3，不管头数是多少，都是 28,672 B。
+# DeepSeek-V3 的一层由 1,152 B 的潜在向量和 rope key 展开成 81,920 B 的 K 和 V；transformers 到 5.14.1 为止缓存后者，之后缓存前者。
+# 缓存潜在向量仍要付出重建的代价：32,768 个 token 时，一层缓存 37.7 MB，每一步却要重建 2,684 MB。
+# 张量并行分不开潜在向量：16 块 GPU 就存 16 份。
+#
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -761,6 +982,41 @@ explain("who_needs_heads")
 
 # %% key="explain_leak"
 explain("estimate_and_leak")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# A script chose its batch for DeepSeek-V3 with the usual formula, and after `generate()` 5.5 GB were free where about 18 GB were expected; a document, "Memory Retention After model.generate() — Root Cause Analysis", blames that formula for it.
+# It explains a gap of 6 GB, but 18 GB minus 5.5 GB is 12.5 GB, and "What a wrong estimate can and cannot cause" shows why it explains neither.
+#
+# In February 2025 a user asked why the Hugging Face code caches far more than the paper promises ([DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238)), with 8,704 elements for the paper's way.
+# "Which library caches which" answers the question; the table of corrections has the 8,704.
+#
+# In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too big for DeepSeek-V3.2, and a benchmark settled for a batch of 64.
+# That is the second line of "Four answers for one config"; with the indexer's cache it would be 20.4x.
+#
+# LMCache's public calculator was "also not correct" ([#688](https://github.com/LMCache/LMCache/issues/688)), was changed to a wrong formula ([PR #694](https://github.com/LMCache/LMCache/pull/694)) and changed back six days later ([PR #715](https://github.com/LMCache/LMCache/pull/715)); [#2132](https://github.com/LMCache/LMCache/issues/2132) reported it once more and named [#671](https://github.com/LMCache/LMCache/pull/671) as right.
+# The first and the last line of the table of corrections are these two; 70,272 B a token is the right one.
+#
+# [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) asks what the cache is for if K and V are made again from the latent.
+# "The latent alone does not make decoding cheap" measures it; the answer there was "the trick of matrix absorption".
+# %% [markdown] key="wild" lang="zh" src="6969bb5e"
+# ## 实战现场
+#
+# 有个脚本用常用公式给 DeepSeek-V3 选 batch，`generate()` 之后本该有约 18 GB 空闲，实际只有 5.5 GB；文档《Memory Retention After model.generate() — Root Cause Analysis》把原因归到这个公式。
+# 它解释的是 6 GB 的缺口，而 18 GB 减 5.5 GB 是 12.5 GB；“错误的估算能造成什么，不能造成什么”一节说明，它两个都解释不了。
+#
+# 2025 年 2 月，有用户问 Hugging Face 上的代码为什么缓存得比论文说的多那么多（[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238)），并按论文的做法算出 8,704 个元素。
+# “哪个库缓存哪一种”一节回答了这个问题；8,704 就在那张修正表里。
+#
+# [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上约为实际值的 25 倍，基准测试的 batch 只开到 64。
+# 这就是“同一份配置，四个答案”一节里的第二行；计入 indexer 的缓存是 20.4 倍。
+#
+# LMCache 的公开计算器先被指“也不对”（[#688](https://github.com/LMCache/LMCache/issues/688)），改成了错的公式（[PR #694](https://github.com/LMCache/LMCache/pull/694)），六天后又改回（[PR #715](https://github.com/LMCache/LMCache/pull/715)）；后来 [#2132](https://github.com/LMCache/LMCache/issues/2132) 再次报告，并指出 [#671](https://github.com/LMCache/LMCache/pull/671) 的数值才对。
+# 修正表的第一行和最后一行就是这两种，每个 token 70,272 B 的那个是对的。
+#
+# [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) 问：如果 K 和 V 还要由潜在向量重新生成，那缓存有什么用？
+# “只缓存潜在向量，解码并不会变便宜”一节测了代价；那里得到的答复就是矩阵吸收。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

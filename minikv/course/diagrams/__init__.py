@@ -19,6 +19,7 @@ from minikv.course.diagrams.launch_times import launch_times
 from minikv.course.diagrams.layer_kinds import layer_kinds
 from minikv.course.diagrams.memory_ledger import memory_ledger
 from minikv.course.diagrams.memory_pyramid import Tier, memory_pyramid
+from minikv.course.diagrams.mla_flow import mla_flow
 from minikv.course.diagrams.number_lines import number_lines
 from minikv.course.diagrams.online_softmax import SoftmaxStep, online_softmax
 from minikv.course.diagrams.packed_step import packed_step
@@ -64,6 +65,7 @@ __all__ = [
     "layer_kinds",
     "memory_ledger",
     "memory_pyramid",
+    "mla_flow",
     "moment",
     "number_lines",
     "online_softmax",
