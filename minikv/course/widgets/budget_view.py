@@ -1,7 +1,7 @@
 """What the memory-budget widget shows: its controls, and the budget of some settings in words and numbers.
 
-Plain data of ``minikv.plan``, without a widget library: the same answers stand in a notebook and on a page whose Python
-runs in the reader's browser.
+Plain data of ``minikv.plan``, without a widget library: a notebook gives the same answers as a page of the site, where
+Python runs in the reader's browser.
 """
 
 import math
