@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from minikv.cache.offload import HostPool, Transfer
     from minikv.cache.paged import PagedKVCache
     from minikv.cache.pages import LayerCache, Pages
+    from minikv.cache.states import StatePages, StateShape, StateSlots
 
 _HOME = {
     "AllocationReport": "allocation",
@@ -29,6 +30,9 @@ _HOME = {
     "PagedKVCache": "paged",
     "Pages": "pages",
     "RowFullError": "linear",
+    "StatePages": "states",
+    "StateShape": "states",
+    "StateSlots": "states",
     "Transfer": "offload",
     "allocate_kv_cache": "allocator",
     "bind": "binding",
@@ -51,6 +55,9 @@ __all__ = [
     "PagedKVCache",
     "Pages",
     "RowFullError",
+    "StatePages",
+    "StateShape",
+    "StateSlots",
     "Transfer",
     "allocate_kv_cache",
     "bind",

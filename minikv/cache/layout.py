@@ -131,8 +131,8 @@ def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]
 def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
     """Return the layout of ``spec`` stored with ``codec``.
 
-    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with a recurrent state,
-    cross-attention, indexer keys or a storage format, or with other bytes an element than the codec's.
+    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with cross-attention, indexer
+    keys or a storage format, or with other bytes an element than the codec's. States are not in it: ``StateSlots``.
     """
     for number, layer in enumerate(spec.layers):
         _refuse(spec, number, layer, codec)
@@ -155,7 +155,7 @@ def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> Non
     """Raise if the layer stores anything but K and V of each token, or in other bytes than ``codec``."""
     for field in ("state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
         value = getattr(layer, field)
-        if value:
+        if value and (field != "state_bytes" or layer.kind == "cross"):
             raise ArgumentError(
                 "paged_layer", layer=number, name=spec.name, kind=layer.kind, field=field, num_bytes=value
             )

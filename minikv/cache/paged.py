@@ -37,8 +37,8 @@ class PagedKVCache(Pages):
     adds ``arena.report().padding``.
 
     A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
-    (``ArgumentError``): recurrent state, cross-attention, indexer keys, storage formats. A device without enough memory
-    raises ``DoesNotFitError``.
+    (``ArgumentError``): cross-attention, indexer keys, storage formats. States of a fixed size are not in it, but in
+    ``StateSlots``. A device without enough memory raises ``DoesNotFitError``.
     """
 
     def __init__(

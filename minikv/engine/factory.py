@@ -1,7 +1,7 @@
 """Builds the parts of an LLM from its configuration, one after the other; if one fails, all are freed again."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from minikv.cache.allocator import allocate_kv_cache, kv_dtype_of
 from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
+from minikv.cache.states import StatePages, StateShape, StateSlots
 from minikv.engine.core.extension import Extension
 from minikv.engine.core.runner import Runner
 from minikv.engine.core.scheduler import Scheduler
@@ -30,16 +31,19 @@ from minikv.engine.ext.graph_memory import held
 from minikv.engine.ext.graphs import DecodeGraphs, Eager, capture_decodes, expected_memory
 from minikv.engine.ext.host import Host, OffloadConfig
 from minikv.engine.ext.offload import Offload
+from minikv.engine.ext.states import States
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_choice, check_count
 from minikv.i18n import text
 from minikv.memory.stats import MemoryStats
 from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
 from minikv.models.adapter import Reads
 from minikv.models.cpu_modules import FasterModules, use_faster_modules
-from minikv.models.measured import measure
+from minikv.models.measured import measure, state_shapes
 from minikv.models.sharding import ranks_of, ranks_wanted
 from minikv.plan import CacheSpec
+from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
+from minikv.plan.measured import size_for_bytes
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from minikv.units import GIB, exact_bytes
 
@@ -100,10 +104,12 @@ def starting(group: "TensorParallelGroup | None") -> AbstractContextManager[None
 class Parts:
     """The parts of an LLM. ``allocation`` is None for a linear cache; a feature that was not asked for is None too.
 
+    ``states`` are None for a model without recurrent layers.
+
     ``graphs`` are the captured decode steps, or the reason why there are none.
     """
 
-    cache: PagedKVCache | LinearPages
+    cache: PagedKVCache | LinearPages | StatePages
     allocation: AllocationReport | None
     manager: BlockManager
     scheduler: Scheduler
@@ -115,6 +121,7 @@ class Parts:
     eviction: Eviction | None
     overlaps: bool
     faster: FasterModules
+    states: StateSlots | None
 
 
 def open_model(
@@ -160,6 +167,12 @@ def build_engine(
     ranks = ranks_of(model)
     spec = measure(model, tp=ranks, kv_dtype=config.kv_dtype or kv_dtype_of(model))
     host_blocks, longest = host_config.num_blocks(spec), longest_sequence(spec, config)
+    device = model.get_input_embeddings().weight.device
+    shapes = state_shapes(model) if spec.constant_state_bytes and ranks == 1 else ()
+    if spec.constant_state_bytes:
+        refuse_beside_states(spec, config, host_blocks, eviction)
+        spec = holding(spec, shapes)
+        config = seats_for_states(spec, config, device)
     room, asked = None, config.enforce_eager
     if eviction is not None:
         keeps = host_config.prefix_dir is not None
@@ -171,12 +184,20 @@ def build_engine(
         # Before there is a cache: meanwhile a weight is in memory twice, and no more than this adds to it.
         faster = use_faster_modules(model)
         undo.callback(faster.close)
+        states = (
+            StateSlots(shapes, config.max_num_seqs, device) if shapes else None
+        )  # before what is left is measured
+        if states is not None:
+            undo.callback(states.close)
         cache, allocation = build_cache(model, spec, config, 0 if room is None else room.num_bytes)
         undo.callback(cache.close)
         manager, evicts = build_manager(cache, host_blocks), None
         if eviction is not None and room is not None:
             evicts = make_eviction(eviction, config, make_eviction_runner(cache, manager, eviction, room))
         block_bytes = [each.block_bytes(cache.block_size) for each in cache.kv_cache_groups]
+        told_bytes = (
+            block_bytes if all(block_bytes) else None
+        )  # the blocks of a model without K and V are only seats
         may_move = evicts.may_move if evicts is not None else None
         offload = Offload(block_bytes, may_move=may_move) if host_blocks else None
         # The last extension, so that it reports what the others did
@@ -184,7 +205,8 @@ def build_engine(
             Drafts(config.prompt_lookup) if config.prompt_lookup else None,
             evicts,
             offload,
-            None if emit is None else Events(emit, block_bytes),
+            None if states is None else States(states),
+            None if emit is None else Events(emit, told_bytes),
         ]
         asked_for = [each for each in extensions if each is not None]
         scheduler = Scheduler(
@@ -198,7 +220,9 @@ def build_engine(
         host = None if offload is None else host_config.open(model, cache, offload)
         if host is not None:
             undo.callback(host.close)
-        adapter = bind_model(model, cache, reads=config.reads)  # late, because it changes the model
+        adapter = bind_model(
+            model, cache, reads=config.reads, states=states
+        )  # late, because it changes the model
         undo.callback(adapter.unbind)
         limits = [limit for limit in (longest, adapter.position_limit) if limit is not None]
         scheduler.max_model_len = min(limits, default=None)
@@ -217,7 +241,7 @@ def build_engine(
         if group is not None:
             group.lead(runner)
         undo.pop_all()
-    overlaps = group is None and can_overlap(adapter)
+    overlaps = group is None and states is None and can_overlap(adapter)
     return Parts(
         cache,
         allocation,
@@ -231,6 +255,7 @@ def build_engine(
         evicts,
         overlaps,
         faster,
+        states,
     )
 
 
@@ -252,7 +277,7 @@ def longest_sequence(spec: CacheSpec, config: EngineConfig) -> int | None:
 
 def build_cache(
     model: Any, spec: CacheSpec, config: EngineConfig, record_bytes: int = 0
-) -> tuple[PagedKVCache | LinearPages, AllocationReport | None]:
+) -> tuple[PagedKVCache | LinearPages | StatePages, AllocationReport | None]:
     """Return the cache, and for a paged one the report of its size.
 
     A paged cache on a GPU is measured unless a size is given; the memory of CUDA graphs and of eviction's records
@@ -264,6 +289,8 @@ def build_cache(
     if config.cache == "linear":
         return LinearPages(_linear(model, spec, config, longest)), None
     num_bytes, device = config.kv_bytes, model.get_input_embeddings().weight.device
+    if not any(layer.token_bytes for layer in spec.layers):
+        return StatePages(spec, config.max_num_seqs, longest, device), None
     measured = num_bytes is None and config.num_blocks is None
     if measured and device.type == "cpu":
         full = config.max_num_seqs * sequence_bytes(spec, longest or 4096, config.block_size)
@@ -272,6 +299,9 @@ def build_cache(
             sizes = {"need": exact_bytes(record_bytes), "room": exact_bytes(most)}
             raise DoesNotFitError("eviction_records_room", seqs=config.max_num_seqs, **sizes)
         num_bytes = min(full, most - record_bytes)
+    num_blocks, wanted = config.num_blocks, windows_wanted(spec, config, longest)
+    if num_bytes is not None and spec.constant_state_bytes:
+        num_blocks, num_bytes = blocks_beside_states(spec, config, num_bytes, longest, wanted), None
     largest_step = config.max_batched_tokens if longest is None else min(longest, config.max_batched_tokens)
     measured = measured and device.type != "cpu"
     with own_attention(model):  # another LLM may be bound to the model, but the measured forward has no batch
@@ -282,12 +312,12 @@ def build_cache(
             model,
             block_size=config.block_size,
             utilization=config.utilization,
-            num_blocks=config.num_blocks,
+            num_blocks=num_blocks,
             kv_bytes=num_bytes,
             warmup_tokens=largest_step if measured else None,
             kv_dtype=config.kv_dtype,
             tp=spec.tp,
-            **windows_wanted(spec, config, longest),
+            **wanted,
         )
     return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes)
 
@@ -312,7 +342,9 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
     """
     size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
     if not widest:
-        return {}
+        return (
+            {"batch": 1} if spec.constant_state_bytes else {}
+        )  # the slots are there before the blocks are counted
     # Longer sequences do not need more blocks in windowed layers.
     context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
     blocks = -(-context // size)
@@ -322,7 +354,65 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
     return {"context": context, "batch": batch}
 
 
-def build_manager(cache: PagedKVCache | LinearPages, host_blocks: int = 0) -> BlockManager:
+def refuse_beside_states(
+    spec: CacheSpec, config: EngineConfig, host_blocks: int, eviction: EvictionConfig | None
+) -> None:
+    """Raise ``ArgumentError`` for what would take tokens back, or move them, where a state cannot follow."""
+    asked = {
+        "prompt_lookup": config.prompt_lookup,
+        "eviction": eviction,
+        "cpu_kv_bytes": host_blocks,
+        'cache="linear"': config.cache == "linear",
+        'reads="paged"': config.reads == "paged",
+        "tp": spec.tp > 1,
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise ArgumentError("llm_states", name=spec.name, what=what)
+
+
+def holding(spec: CacheSpec, shapes: Sequence[StateShape]) -> CacheSpec:
+    """Return ``spec`` with the bytes of ``shapes``: a config may be silent about the dtype of its model."""
+    layers = [
+        replace(layer, state_bytes=sum(shape.num_bytes for shape in shapes if shape.layer == number))
+        for number, layer in enumerate(spec.layers)
+    ]
+    return replace(spec, layers=tuple(layers))
+
+
+def seats_for_states(spec: CacheSpec, config: EngineConfig, device: torch.device) -> EngineConfig:
+    """Return ``config`` with as many seats as have a slot: states take at most half of a size that is given.
+
+    On a CPU the size is the one that an LLM takes there by itself. Raises ``DoesNotFitError`` if no slot fits.
+    """
+    room = config.kv_bytes
+    if room is None and config.num_blocks is None and device.type == "cpu":
+        room = min(MOST_ON_A_CPU, MemoryStats.read(device).free // 2)
+    if room is None:
+        return config
+    tokens = any(layer.token_bytes for layer in spec.layers)
+    seats = min(config.max_num_seqs, room // (spec.constant_state_bytes * (2 if tokens else 1)))
+    if not seats:
+        sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(room)}
+        raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)
+    return replace(config, max_num_seqs=seats)
+
+
+def blocks_beside_states(
+    spec: CacheSpec, config: EngineConfig, num_bytes: int, longest: int | None, wanted: dict[str, int]
+) -> int:
+    """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences."""
+    tokens = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
+    room = num_bytes - config.max_num_seqs * spec.constant_state_bytes
+    asked = {"context": min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)} | wanted
+    size = size_for_bytes(tokens, room, block_size=config.block_size, **asked)
+    if not size.num_blocks:
+        sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(num_bytes)}
+        raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)
+    return size.num_blocks
+
+
+def build_manager(cache: PagedKVCache | LinearPages | StatePages, host_blocks: int = 0) -> BlockManager:
     """Return a manager of the cache's blocks, with a pool and ``host_blocks`` host blocks for each KV cache group."""
     windows = [seen_window(cache, group) for group in range(len(cache.kv_cache_groups))]
     groups = [KVCacheGroup(*pair) for pair in zip(cache.num_blocks, windows, strict=True)]

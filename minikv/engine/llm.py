@@ -179,6 +179,7 @@ class LLM:
         self.manager, self.scheduler = parts.manager, parts.scheduler
         self.adapter, self.runner, self.graphs = parts.adapter, parts.runner, parts.graphs
         self.offload, self.host, self.eviction = parts.offload, parts.host, parts.eviction
+        self.states = parts.states
         self._faster = parts.faster
         self.vocabulary: int = self.model.get_input_embeddings().num_embeddings
         self._engine = LLMEngine(self.scheduler, self.runner, self.tokenizer, eos, overlaps=parts.overlaps)
@@ -402,6 +403,8 @@ class LLM:
             self.graphs.close()
         if self.host is not None:
             self.host.close()
+        if self.states is not None:
+            self.states.close()
         self.cache.close()
 
     def _stream(self, requests: list[TokenizedRequest]) -> Iterator[Token | None]:

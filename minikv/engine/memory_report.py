@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.sharded import local
+from minikv.cache.states import StatePages
 from minikv.engine.ext.graph_memory import GraphMemory
 from minikv.engine.ext.graphs import DecodeGraphs, Eager
 from minikv.engine.host_memory import HostMemory, host_memory
 from minikv.i18n import pick_language, text
+from minikv.memory.arena import Arena
 from minikv.memory.resident import extent_bytes, extents, resident_bytes
 from minikv.memory.stats import MemoryStats
 from minikv.shown import Shown, html_of, one_line, text_of
@@ -32,6 +35,7 @@ class MemoryReport:
     - ``host``: the use of the host memory for swapped sequences and cached prefixes; None without ``cpu_kv_bytes``.
     - ``record_bytes``: eviction's record of each cached token, its position and its policy's sums; 0 without eviction.
       The room for all of them was taken when the LLM was made.
+    - ``state_bytes``: the slots of recurrent layers' states, in use or not; 0 for a model without such layers.
     - ``activation_bytes``: the memory of the largest step while it ran, ``warmup_tokens`` tokens, if the size of the
       cache was measured (else None). It is in no part, since none of it is alive between two steps.
     """
@@ -50,6 +54,7 @@ class MemoryReport:
     held_bytes: int = 0
     host: HostMemory | None = None
     record_bytes: int = 0
+    state_bytes: int = 0
 
     @property
     def used(self) -> int:
@@ -64,9 +69,10 @@ class MemoryReport:
     def parts(self) -> dict[str, int]:
         """The uses of the device's bytes, in order, for a bar; they add up to ``total``.
 
-        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte, and so are eviction's
-        ``records``, if there are any. ``graphs``, if there are any, and ``headroom`` are measured; headroom is what the
-        driver, or on a CPU the system, could still give. The others are the rest of a measured figure:
+        ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte. So are the ``states``
+        of recurrent layers and eviction's ``records``, if there are any. ``graphs``, if there are any, and ``headroom``
+        are measured; headroom is what the driver, or on a CPU the system, could still give. The others are the rest
+        of a measured figure:
 
         - on CUDA ``tensors`` (torch's other live tensors in this process, such as cuBLAS workspaces, and its rounding
           to 512 B), ``cached`` (reserved - allocated: torch keeps it for the next step), and outside torch
@@ -84,6 +90,8 @@ class MemoryReport:
             "kv": self.kv_bytes,
             "padding": self.padding_bytes,
         }
+        if self.state_bytes:
+            known["states"] = self.state_bytes
         if self.record_bytes:
             known["records"] = self.record_bytes
         if self.host is not None and stats.kind == "cpu":
@@ -124,6 +132,7 @@ class MemoryReport:
             "weight_bytes": self.weight_bytes,
             "absent_bytes": self.absent_bytes,
             "record_bytes": self.record_bytes,
+            "state_bytes": self.state_bytes,
             "activation_bytes": self.activation_bytes,
             "warmup_tokens": self.warmup_tokens,
             "graphs": None if self.graphs is None else self.graphs.count,
@@ -199,7 +208,7 @@ class MemoryReport:
 def memory_report(llm: "LLM") -> MemoryReport:
     """Measure the device of ``llm``, which is open, now."""
     cache = llm.cache
-    arena = cache.arena if isinstance(cache, PagedKVCache) else cache.linear.arena
+    capacity = 0 if isinstance(cache, StatePages) else _arena_of(cache).capacity
     parameters = [local(each) for each in llm.model.parameters() if each.device == cache.device]
     buffers = [each for each in llm.model.buffers() if each.device == cache.device]
     weights = extents(parameters)
@@ -214,15 +223,20 @@ def memory_report(llm: "LLM") -> MemoryReport:
         absent_bytes=None if present is None else weight_bytes - present,
         buffer_bytes=extent_bytes(extents(parameters + buffers)) - weight_bytes,
         kv_bytes=cache.nbytes,
-        padding_bytes=arena.capacity - cache.nbytes,
+        padding_bytes=capacity - cache.nbytes,
         activation_bytes=None if peak is None else peak.extra,
         warmup_tokens=None if peak is None or allocation is None else allocation.warmup_tokens,
         graphs=graphs.memory if isinstance(graphs, DecodeGraphs) else None,
         why_eager=graphs if isinstance(graphs, Eager) else None,
         held_bytes=0 if allocation is None else allocation.held_bytes,
         host=None if llm.host is None else host_memory(llm.host.pool, llm.manager.host_pools),
+        state_bytes=0 if llm.states is None else llm.states.nbytes,
         record_bytes=0 if eviction is None else eviction.record_bytes,
     )
+
+
+def _arena_of(cache: PagedKVCache | LinearPages) -> Arena:
+    return cache.linear.arena if isinstance(cache, LinearPages) else cache.arena
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

@@ -14,11 +14,12 @@ from torch import Tensor
 from minikv.cache.allocator import kv_dtype_of
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.pages import Pages
+from minikv.cache.states import StatePages, StateSlots
 from minikv.errors import ArgumentError, ConfigError, check_choice
 from minikv.kernels.dispatch import check_readable
 from minikv.models.attention import ATTENTION, passes_on, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
-from minikv.models.measured import measure
+from minikv.models.measured import cache_keyword, carries_states, measure, state_shapes
 from minikv.models.sharding import check_shard, ranks_of
 from minikv.models.trial import blocks_needed, hold_against_own
 from minikv.plan.spec.cache_spec import CacheSpec
@@ -46,7 +47,7 @@ class Adapter:
 
     ``reads`` is "paged" (attention reads the blocks in place, all sequences in one forward) or "gather" (a copy of each
     sequence's history, one forward a sequence). ``position_limit``: positions from there on are refused (None: no
-    limit).
+    limit). ``states`` are the slots of a model with layers that keep a state; a batch names the slot of each sequence.
     """
 
     model: Any
@@ -54,6 +55,8 @@ class Adapter:
     reads: str
     position_limit: int | None
     _accepts: frozenset[str]
+    states: StateSlots | None = None
+    _carries: bool = True
 
     @torch.no_grad()
     def forward(self, input_ids: Any, batch: Batch) -> Tensor:
@@ -64,6 +67,8 @@ class Adapter:
         """
         if not isinstance(batch, Batch) or batch.cache is not self.cache:
             raise ArgumentError("models_other_cache", name=self.cache.spec.name)
+        if (batch.state_slots is None) != (self.states is None):
+            raise ArgumentError("models_state_slots", name=self.cache.spec.name)
         if self.position_limit is not None and batch.max_position >= self.position_limit:
             name, limit = self.cache.spec.name, self.position_limit
             raise ArgumentError("models_position", name=name, position=batch.max_position, limit=limit)
@@ -99,25 +104,44 @@ class Adapter:
 
     def _gather(self, ids: Tensor, batch: Batch) -> Tensor:
         from minikv.models.hf_cache import GatheredCache
+        from minikv.models.state_cache import StateCache
 
+        keyword = cache_keyword(self.model)
         starts, wanted = batch.query_starts.tolist(), batch.last.tolist()
         lengths = [values.tolist() for values in batch.lengths]
         logits = []
-        for row in range(batch.num_sequences):
-            start, end = starts[row], starts[row + 1]
-            held = GatheredCache(batch, row, start, end, tuple(values[row] for values in lengths))
+        for row, start, end in self._forwards(batch, starts, lengths[0]):
+            after = starts[row + 1] - end  # tokens of the sequence in a later forward
+            held = GatheredCache(batch, row, start, end, tuple(values[row] - after for values in lengths))
+            if self.states is not None and batch.state_slots is not None:
+                held = StateCache(held, self.states, batch.state_slots[row])
             keep = bisect_left(wanted, end) - bisect_left(wanted, start)
             options: dict[str, Any] = {
                 "position_ids": batch.positions[None, start:end],
-                "logits_to_keep": keep,
+                "logits_to_keep": max(1, keep),
             }
             options = {name: value for name, value in options.items() if name in self._accepts}
-            out = self.model(input_ids=ids[None, start:end], past_key_values=held, use_cache=True, **options)
-            logits.append(out.logits[0, -keep:])
+            options[keyword] = held
+            out = self.model(input_ids=ids[None, start:end], use_cache=True, **options)
+            if keep:
+                logits.append(out.logits[0, -keep:])
         return torch.cat(logits)
 
+    def _forwards(
+        self, batch: Batch, starts: list[int], lengths: list[int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield (sequence, first row, end) of each forward: all tokens of a sequence, or one if it must be so."""
+        for row in range(batch.num_sequences):
+            start, end = starts[row], starts[row + 1]
+            if self._carries or lengths[row] == end - start:
+                yield row, start, end
+            else:  # behind a state that the model would not go on from
+                yield from ((row, place, place + 1) for place in range(start, end))
 
-def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
+
+def bind_model(
+    model: Any, cache: Pages, *, reads: Reads = "auto", states: StateSlots | None = None
+) -> Adapter:
     """Bind ``model``, a causal language model of transformers in eval mode, to ``cache``.
 
     ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" does not
@@ -125,6 +149,9 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     attention by itself (Bloom, Falcon, MPT, GPT-J), passes no arguments on to it (Nemotron, StableLM) or no window
     (Phi-3.5-MoE), their layers attend to chunks (Llama 4), or their latents or the projection of these are quantized.
     One token is run through the model to find out.
+
+    ``states`` hold what layers without K and V keep of a sequence (``state_shapes``). A model with such layers needs
+    them, and reads copies.
 
     A model of an architecture that is on no list is measured (``measure``), and held against its own forward.
 
@@ -143,6 +170,7 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
     if device != cache.device:
         raise ArgumentError("kernel_device", what="cache", device=str(cache.device), expected=str(device))
     own = _check_layers(model, cache)
+    _check_states(model, own, cache, states)
     measured = any(key == "measured" for key, _ in own.assumptions)
     if ranks_of(model) > 1:
         check_shard(model, cache.spec)
@@ -156,12 +184,13 @@ def bind_model(model: Any, cache: Pages, *, reads: Reads = "auto") -> Adapter:
         check_readable("kv_dtype", cache.codec.dtype, device)
     elif measured:
         _trial(model, own, how)
-    return _bind(model, cache, how)
+    return _bind(model, cache, how, states)
 
 
-def _bind(model: Any, cache: Pages, how: str) -> Adapter:
+def _bind(model: Any, cache: Pages, how: str, states: StateSlots | None) -> Adapter:
     accepts = frozenset(inspect.signature(model.forward).parameters)
-    adapter = Adapter(model, cache, how, _position_limit(model, cache), accepts)
+    limit, carries = _position_limit(model, cache), states is None or carries_states(model)
+    adapter = Adapter(model, cache, how, limit, accepts, states, carries)
     if how == "paged":
         own = model.config._attn_implementation
         if own != ATTENTION or not hasattr(model, _BOUND):
@@ -187,11 +216,17 @@ def own_attention(model: Any) -> Iterator[None]:
 def _trial(model: Any, own: CacheSpec, how: str) -> None:
     """Hold ``model`` on blocks in its own dtype against its own forward. Raises ``ConfigError`` if they differ."""
     spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype_of(model) or own.kv_dtype)
-    blocks = blocks_needed([layer.window for layer in spec.layers if layer.window is not None], TRIAL_BLOCK)
-    cache = PagedKVCache(spec, blocks, TRIAL_BLOCK, device=model.get_input_embeddings().weight.device)
-    adapter = _bind(model, cache, how)
+    device = model.get_input_embeddings().weight.device
+    states = StateSlots(state_shapes(model), 2, device) if spec.constant_state_bytes else None
+    if any(layer.token_bytes for layer in spec.layers):
+        windows = [layer.window for layer in spec.layers if layer.window is not None]
+        blocks = blocks_needed(windows, TRIAL_BLOCK)
+        cache: Pages = PagedKVCache(spec, blocks, TRIAL_BLOCK, device=device)
+    else:
+        cache = StatePages(spec, 2, None, device)
+    adapter = _bind(model, cache, how, states)
     try:
-        hold_against_own(model, cache, adapter.forward)
+        hold_against_own(model, cache, adapter.forward, None if states is None else (1, 0))
     finally:
         adapter.unbind()
         del adapter
@@ -229,8 +264,23 @@ def _check_layers(model: Any, cache: Pages) -> CacheSpec:
     return own
 
 
+def _check_states(model: Any, own: CacheSpec, cache: Pages, states: StateSlots | None) -> None:
+    """Raise unless there are slots where the model has states, and of their shapes."""
+    shapes = state_shapes(model) if own.constant_state_bytes else ()
+    if shapes != (() if states is None else states.shapes):
+        need = sum(shape.num_bytes for shape in shapes)
+        found = 0 if states is None else states.slot_bytes
+        raise ArgumentError("models_states", name=own.name, need=need, found=found)
+    if states is not None and states.device != cache.device:
+        raise ArgumentError(
+            "kernel_device", what="states", device=str(states.device), expected=str(cache.device)
+        )
+
+
 def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
     """Return why this model cannot read the blocks in place, in one word; None: it can."""
+    if cache.spec.constant_state_bytes:
+        return "states"
     if not type(model)._can_set_attn_implementation():
         return "attention"
     if any(layer.kind == "chunked" for layer in cache.spec.layers):

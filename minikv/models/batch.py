@@ -36,6 +36,7 @@ class Batch:
     new ones included).
 
     ``observer`` is told of the attention that is computed; only "paged" reads tell it.
+    ``state_slots``: the slot of each sequence, for a model with states; their first token reads nothing from it.
     ``memos`` hold, for each group, what the kernels have derived from its tables in the first of its layers.
     """
 
@@ -49,6 +50,7 @@ class Batch:
     max_queries: int
     max_position: int
     observer: Observer | None = None
+    state_slots: tuple[int, ...] | None = None
     memos: dict[int, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -9,11 +9,11 @@ in layers that minikv can explain to the last attribute, or states of a fixed si
 """
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from minikv.cache.states import StateShape
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.plan.dtypes import AnyKVDtype
 from minikv.plan.spec.architectures import ARCHITECTURES
@@ -33,25 +33,6 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class StateShape:
-    """One tensor of a fixed size that a layer keeps for a sequence: ``name`` "conv" or "recurrent", its ``index``.
-
-    ``shape`` is without the sequences' dimension, which is the first.
-    """
-
-    layer: int
-    name: str
-    index: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of one sequence."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-
 def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> CacheSpec:
     """Return the spec of ``model``, measured if its architecture is on no list; then every call knows its config.
 
@@ -69,6 +50,29 @@ def state_shapes(model: Any) -> tuple[StateShape, ...]:
     return tuple(state for _, _, states in _explained(model, run_own(model)) for state in states)
 
 
+@torch.no_grad()
+def carries_states(model: Any) -> bool:
+    """Return whether a forward of several tokens goes on from the states of those before it; True without states.
+
+    The classes of Mamba-1 begin anew there (transformers 5.23), so behind the first chunk their tokens come one by one.
+    Two tokens are computed behind states of zeros and of ones: a layer that reads them ends in other states.
+    """
+    ends = []
+    for value in (0.0, 1.0):
+        cache = run_own(model)
+        held = [layer for layer in cache.layers if getattr(layer, "recurrent_states", None)]
+        states = [state for layer in held for state in layer.recurrent_states.values() if state is not None]
+        for state in states:
+            state.fill_(value)
+        _run(
+            model,
+            cache,
+            torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device),
+        )
+        ends.append(states)  # the layers write over them in place
+    return not any(torch.equal(zeros, ones) for zeros, ones in zip(*ends, strict=True))
+
+
 def cache_keyword(model: Any) -> str:
     """Return the keyword under which the model takes a cache. Raises ``ConfigError`` if it takes none."""
     accepted = inspect.signature(model.forward).parameters
@@ -83,24 +87,29 @@ def run_own(model: Any) -> Any:
     """Return the ``DynamicCache`` with which the model's own code has computed ``CHUNKS`` tokens."""
     from transformers import DynamicCache
 
-    from minikv.models.adapter import own_attention  # it imports this file
-
-    keyword = cache_keyword(model)
     embedding = model.get_input_embeddings()
     tokens = torch.arange(1, 1 + sum(CHUNKS), device=embedding.weight.device) % embedding.num_embeddings
+    cache_keyword(model)
     try:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-        with own_attention(model):
-            for ids in tokens[None].split(CHUNKS, dim=1):
-                out = model(input_ids=ids, use_cache=True, **{keyword: cache})
+        for ids in tokens[None].split(CHUNKS, dim=1):
+            found = _run(model, cache, ids)
     except MiniKVError:
         raise
     except Exception as error:
         raise ConfigError("measured_failed", name=_name(model), reason=first_line(error)) from error
-    if getattr(out, keyword, None) is not cache:
-        kind = type(getattr(out, keyword, None)).__name__
-        raise ConfigError("measured_other_cache", name=_name(model), kind=kind)
+    if found is not cache:
+        raise ConfigError("measured_other_cache", name=_name(model), kind=type(found).__name__)
     return cache
+
+
+def _run(model: Any, cache: Any, ids: torch.Tensor) -> Any:
+    """Run the model's own code on ``ids`` [1, n] behind what ``cache`` holds; return the cache that it returns."""
+    from minikv.models.adapter import own_attention  # it imports this file
+
+    keyword = cache_keyword(model)
+    with own_attention(model):
+        return getattr(model(input_ids=ids, use_cache=True, **{keyword: cache}), keyword, None)
 
 
 def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape, ...]]]:

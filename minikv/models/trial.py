@@ -5,7 +5,10 @@ model's own forward over the whole sequences. How far its own cache, in the same
 rounding does; a difference beyond that is a difference in meaning.
 """
 
+import inspect
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from torch import Tensor
 from minikv.cache.pages import Pages
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.models.batch import Batch
-from minikv.models.measured import cache_keyword
+from minikv.models.measured import cache_keyword, carries_states
 
 LENGTHS = (9, 26)  # tokens of the two sequences
 CHUNK = 6  # of a prefill; the last DECODES tokens of a sequence come one by one
@@ -29,15 +32,17 @@ MOST_ROUNDING = {4: 3e-3, 2: 0.2}
 Forward = Callable[[Any, Batch], Tensor]
 
 
-def hold_against_own(model: Any, cache: Pages, forward: Forward) -> None:
+def hold_against_own(
+    model: Any, cache: Pages, forward: Forward, state_slots: tuple[int, ...] | None = None
+) -> None:
     """Raise ``ConfigError`` unless ``forward`` on ``cache``, made for this alone, computes what ``model`` does.
 
-    The own forwards have to be computed with the model's own attention: see ``own_logits``.
+    ``state_slots``: those of the two sequences, for a model with states.
     """
     own = own_logits(model, cache)
     name = cache.spec.name
     try:
-        found = _on_blocks(own.sequences, cache, forward)
+        found = _on_blocks(own.sequences, cache, forward, state_slots)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
@@ -70,18 +75,23 @@ def own_logits(model: Any, cache: Pages) -> OwnLogits:
         random.integers(0, embedding.num_embeddings, count).tolist() for count in (LENGTHS[0], longest)
     ]
     keyword, whole, chunked = cache_keyword(model), [], []
+    placed = "position_ids" in inspect.signature(model.forward).parameters
+    carries = carries_states(model)
     with own_attention(model):
         for tokens in sequences:
             ids = torch.tensor([tokens], device=embedding.weight.device)
             ends = chunk_ends(len(tokens))
             whole.append(model(input_ids=ids, use_cache=False).logits[0, [end - 1 for end in ends]].float())
             held = DynamicCache(config=model.config.get_text_config(decoder=True))
-            rows, start = [], 0
-            for end in ends:
-                out = model(input_ids=ids[:, start:end], use_cache=True, **{keyword: held})
-                rows.append(out.logits[0, -1].float())
-                start = end
-            chunked.append(torch.stack(rows))
+            rows = {}
+            own_ends = ends if carries else [ends[0], *range(ends[0] + 1, len(tokens) + 1)]
+            for start, end in pairwise([0, *own_ends]):
+                place = torch.arange(start, end, device=ids.device)[None]
+                options = {keyword: held} | ({"position_ids": place} if placed else {})
+                rows[end] = (
+                    model(input_ids=ids[:, start:end], use_cache=True, **options).logits[0, -1].float()
+                )
+            chunked.append(torch.stack([rows[end] for end in ends]))
     spread = min(float(each.std()) for each in whole)
     rounding = max(float((one - other).abs().max()) for one, other in zip(whole, chunked, strict=True))
     if not rounding <= MOST_ROUNDING.get(model.dtype.itemsize, 0.2) * spread:
@@ -101,7 +111,9 @@ def blocks_needed(spec_windows: list[int], block_size: int) -> int:
     return 2 * -(-longest // block_size)
 
 
-def _on_blocks(sequences: list[list[int]], cache: Pages, forward: Forward) -> list[Tensor]:
+def _on_blocks(
+    sequences: list[list[int]], cache: Pages, forward: Forward, state_slots: tuple[int, ...] | None
+) -> list[Tensor]:
     """Compute the sequences on blocks, a chunk of each a step; return the logits at the ends of the chunks."""
     width = min(cache.num_blocks) // len(sequences)
     tables = np.arange(len(sequences) * width).reshape(len(sequences), width)
@@ -117,6 +129,8 @@ def _on_blocks(sequences: list[list[int]], cache: Pages, forward: Forward) -> li
             np.array(stops),
             np.array(stops) - np.array(begins),
         )
+        if state_slots is not None:
+            batch = replace(batch, state_slots=tuple(state_slots[number] for number in mine))
         parts = zip(mine, begins, stops, strict=True)
         ids = [token for number, begin, stop in parts for token in sequences[number][begin:stop]]
         for number, logits in zip(mine, forward(ids, batch), strict=True):
