@@ -24,6 +24,8 @@ ROOTS = {
         "minikv-walk",
         "minikv-motion",
         "minikv-paging",
+        "minikv-batching",
+        "minikv-memory-bar",
     ),
 }
 

@@ -22,7 +22,8 @@ from minikv.course.diagrams.svg import Diagram
 from minikv.course.errata_table import ErrataTable
 from minikv.course.lessons.l08.annotated_source import SourceView
 from minikv.course.lessons.l08.flow_chart import FlowChart
-from minikv.course.motion import PagingMotion, PagingRecorder
+from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
+from minikv.course.motion import BatchingMotion, MemoryBarMotion, PagingMotion, PagingRecorder
 from minikv.course.motion.widget import Motion
 from minikv.course.widgets import (
     AllocationWidget,
@@ -101,6 +102,14 @@ def _pool(lang: str, after: ExitStack) -> PoolWidget:
     for action, sequence in (("new", ""), ("new", ""), ("share", "B"), ("step", ""), ("free", "A")):
         widget.act(action, sequence)
     return widget
+
+
+def _batching(lang: str, after: ExitStack) -> BatchingMotion:
+    asks = [Ask(tuple(range(10 * number, 10 * number + 8)), new) for number, new in enumerate((2, 5, 3, 4))]
+    options = dict(num_blocks=64, max_num_seqs=2, max_batched_tokens=64)
+    names = ("static", "continuous") if lang == "en" else ("静态", "连续")
+    runs = run_batches(asks, 2, **options), run_load(asks, **options)
+    return BatchingMotion(lang, dict(zip(names, runs, strict=True)), 2)
 
 
 def _paging(lang: str, after: ExitStack) -> PagingMotion:
@@ -219,6 +228,10 @@ CASES: dict[type, Callable[[str, ExitStack], Any]] = {
     GrowthWidget: lambda lang, after: GrowthWidget(lang, step=100),
     HeatMapWidget: lambda lang, after: HeatMapWidget(lang, model=_tiny()),
     MemoryMonitor: _memory,
+    BatchingMotion: _batching,
+    MemoryBarMotion: lambda lang, after: MemoryBarMotion(
+        lang, "Llama-3.1-8B", "A100 SXM 40GB", context=4096, batch=64, steps=4
+    ),
     PagingMotion: _paging,
     PoolWidget: _pool,
     ReportBar: lambda lang, after: report_bar(a_report(), lang),

@@ -9,7 +9,7 @@
 // A sequence is known by its name and its pattern, a block by its words and its edge: never by colour alone. With many
 // blocks each is one cell, and the last entry of a sequence alone has an arrow.
 
-const PAGE_WIDTH = 960, HEAD_Y = 14, PAGE_TOP = 28, MOST_LINES = 14, LINE = 30, BOX = 23;
+const HEAD_Y = 14, PAGE_TOP = 28, MOST_LINES = 14, LINE = 30, BOX = 23;
 const LOGICAL_X = 44, TABLE_X = 322, TABLE_WIDTH = 40, PHYSICAL_X = 560, SLOTS_WIDTH = 176;
 const CELLS_LEFT = 40, CELLS_RIGHT = 430, GRID_X = 500, GRID_WIDTH = 456, GRID_HEIGHT = 440;
 

@@ -20,7 +20,9 @@ body {{ margin: 0; background: Canvas; color: CanvasText; }}
 {css}</style></head>
 <body><main id="scene"></main><script type="module">
 {module}
-window.mounted = mount(document.getElementById("scene"), {data});
+const scene = {data};
+window.draw = () => mount(document.getElementById("scene"), scene);
+window.mounted = window.draw();
 </script></body></html>
 """
 SPEEDS = (1, 2, 5, 20)  # states a second
@@ -37,7 +39,10 @@ def scene_style(name: str) -> str:
 
 
 def scene_page(name: str, data: Mapping[str, Any], *, dark: bool = False) -> str:
-    """Return an HTML page that holds the scene alone, ``window.mounted`` its handle: what a site or a camera opens."""
+    """Return an HTML page that holds the scene alone, ``window.mounted`` its handle: what a site or a camera opens.
+
+    ``window.draw()`` mounts it once more.
+    """
     states = json.dumps(dict(data)).replace("<", "\\u003c")  # "</script>" in a name must not end the script
     return _PAGE.format(
         lang=data["form"]["lang"],

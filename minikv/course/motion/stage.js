@@ -11,6 +11,7 @@
 // Motion shows a change of state, 150 to 400 ms long, and nothing else moves. A reader who asks for less of it
 // (prefers-reduced-motion) sees the end of each change at once: what stands in a state stands there too.
 
+const PAGE_WIDTH = 960; // of every scene
 const CHANGE_MS = 350, SHORTEST_MS = 150, SHARE_OF_A_STATE = 0.8;
 
 // Slow at both ends, so that an eye finds what begins to move.
@@ -50,7 +51,7 @@ function mountMotion(element, { form, states }, makeScene, { place = 0, onPlace 
   const { bar, back, play, forward, slider, speed, fill } = motionControls(form, last);
   // Built once and then changed: a live region that is replaced is not read out.
   const status = htmlElement("p", { role: "status", "aria-live": "polite" });
-  const root = htmlElement("div", { class: `minikv-widget minikv-motion minikv-${form.name}`, lang: form.lang },
+  const root = htmlElement("div", { class: `minikv-widget minikv-motion minikv-${form.name.replaceAll("_", "-")}`, lang: form.lang },
     htmlElement("h4", {}, form.title, htmlElement("span", {}, form.size)), bar, scene.svg, status);
   scene.svg.setAttribute("role", "img");
   element.append(root);
