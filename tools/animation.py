@@ -13,7 +13,6 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from minikv.course.motion import PagingMotion, record_generate, scene_page
