@@ -20,9 +20,9 @@ _PLACE = """() => {
 }"""
 
 
-def opened(watched_page, kind, **options):
-    """The scene on a page of its own, with a clock that the test winds."""
-    watched = watched_page("", **options)
+def opened(watched_page, kind, reduced_motion="no-preference"):
+    """The scene in a context of its own, since it is a context that has a clock: the test winds it."""
+    watched = watched_page("", reduced_motion=reduced_motion)
     watched.page.clock.install(time=0)
     with made(kind, "en") as motion:
         watched.page.set_content(scene_page(motion.form["name"], motion.scene))

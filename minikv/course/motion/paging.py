@@ -27,7 +27,8 @@ class PagingMotion(Motion):
         lang = pick_language(lang)
         manager = recorder.manager
         size = {"block_size": manager.block_size, "num_blocks": manager.pools[0].num_blocks}
-        words = {name: _say(name, lang, **size) for name in ("title", "size", "logical", "table", "physical")}
+        words = {name: _say(name, lang, **size) for name in ("size", "logical", "table", "physical")}
+        words["title"] = _say(recorder.title, lang)
         states = [paging_view(state, lang) for state in recorder.states]
         super().__init__(lang, {**size, **words}, states, step)
 

@@ -72,6 +72,7 @@ class PagingRecorder:
     def __init__(self, manager: BlockManager):
         self.manager = manager
         self.states: list[PagingState] = []
+        self.title = "title"  # the key of a sentence: what a state is
         self._numbers: dict[str, int] = {}
         self.take((("start", {"blocks": manager.pools[0].num_blocks, "size": manager.block_size}),))
 
@@ -246,6 +247,7 @@ def record_generate(
     finally:
         del llm.scheduler.schedule  # the class's own again
     recorder.take((("all_ended", {}),), sequences=())
+    recorder.title = "title_generate"
     return recorder
 
 
