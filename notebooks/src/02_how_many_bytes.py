@@ -17,51 +17,59 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In August 2025 somebody serves Qwen2.5-7B-Instruct-GPTQ-Int8 with vLLM and wants to know how many requests fit.
-# The formula in hand is `2 * hidden-state-size * number-of-layers * data-type`, with 8 for int8.
-# It gives 1,605,632 bytes for one token, and 4.59 GiB for one request of 3,072 tokens (the post writes GB).
-# The GPU disagrees: from three runs, the same person works out about 0.16 GB a request.
+# You want to know how many requests fit on your GPU.
+# **How many bytes does one token take in the KV cache?**
 #
-# > which part is wrong? please correct me.
+# The PagedAttention paper has a formula, `2 * hidden_size * layers * bytes`.
+# For Qwen2.5-7B, with the weights in int8, it was once filled in as 2 × 3,584 × 28 × 8: 1,605,632 bytes a token, or 4.59 GiB for a request of 3,072 tokens.
+# On a real GPU a request took a small part of that.
 #
-# ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291).)
-# Below the formula, one call answers it.
-# %% [markdown] key="question" lang="zh" src="e890466b"
+# Here is the whole budget of one GPU. The bar is its memory; turn a knob, and read the sentence below it.
+# %% [markdown] key="question" lang="zh" src="e6035914"
 # ## 问题
 #
-# 2025 年 8 月，有人用 vLLM 部署 Qwen2.5-7B-Instruct-GPTQ-Int8，想知道能容纳多少个请求。
-# 手里的公式是 `2 * hidden-state-size * number-of-layers * data-type`，其中 int8 记作 8。
-# 算下来一个 token 要 1,605,632 字节，一个 3,072 token 的请求要 4.59 GiB（原帖写作 GB）。
-# GPU 上却不是这样：同一个人根据三次运行推算，每个请求大约 0.16 GB。
+# 你想知道自己的 GPU 能同时容纳多少个请求。
+# **一个 token 在 KV 缓存里占多少字节？**
 #
-# > which part is wrong? please correct me.（哪一步错了？请指正。）
+# PagedAttention 论文里有一个公式：`2 * hidden_size * layers * 字节数`。
+# 权重为 int8 的 Qwen2.5-7B，有人代入 2 × 3,584 × 28 × 8，得到每个 token 1,605,632 字节，一个 3,072 token 的请求 4.59 GiB。
+# 而在真实的 GPU 上，一个请求只用了其中一小部分。
 #
-# （[vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)）
-# 讲完公式，一次调用就能回答。
+# 下面是一块 GPU 的全部预算：横条就是它的显存。拨动任意一项，再看下面那句话。
 
-# %% key="asked"
-from minikv.units import exact_bytes, format_bytes, gib
-
-asked = 2 * 3584 * 28 * 8  # 2 * hidden_size * layers * "int8 = 8"
-for n in (1, 3072):
-    print(t("size_of", n=n, size=exact_bytes(n * asked)))
-
-# %% [markdown] key="widget" lang="en"
-# ## See it: a budget you can turn
-#
-# The bar is one GPU. Turn a knob, and read the sentence below it.
-# What torch sees of a card is as one public log printed it, rounded to 0.01 GiB; yours may differ.
-# %% [markdown] key="widget" lang="zh" src="00ddbaae"
-# ## 动手看：可以拨动的显存预算
-#
-# 横条代表一块 GPU。拨动任意一项，再看下面那句话。
-# 各显卡的 torch 可见显存取自一份公开日志，精确到 0.01 GiB；你的机器上可能不同。
-
-# %% key="widget_code"
+# %% key="widget_code" lang="en"
 from minikv.course.widgets import BudgetWidget
 
-widget = BudgetWidget(lang=t("lang"), model="Llama-3.1-8B", gpu="H200", context=4096, batch=64)
+widget = BudgetWidget(lang="en", model="Llama-3.1-8B", gpu="H200", context=4096, batch=64)
 show(widget, text=widget.text())
+
+# %% key="widget_code" lang="zh"
+from minikv.course.widgets import BudgetWidget
+
+widget = BudgetWidget(lang="zh", model="Llama-3.1-8B", gpu="H200", context=4096, batch=64)
+show(widget, text=widget.text())
+
+# %% [markdown] key="able" lang="en"
+# After this lesson you can
+#
+# - **price** a token from four numbers of a config, and say which config field gives each;
+# - **find** the factor that is wrong in an estimate that is 2, 4, 7 or 28 times off;
+# - **say** how many sequences fit, and from how many tokens on the cache outweighs the weights.
+# %% [markdown] key="able" lang="zh" src="41404171"
+# 学完本课，你能够：
+#
+# - 用配置里的四个数**算出**一个 token 的开销，并说出每个数取自哪个字段；
+# - 估算相差 2、4、7、28 倍时，**找出**错的是哪个因子；
+# - **说出**能放下多少条序列，以及从多少 token 起缓存比权重还大。
+
+# %% [markdown] key="widget" lang="en"
+# ## Try it: fill a GPU
+#
+# What torch sees of each card is as one public log printed it, rounded to 0.01 GiB; yours may differ.
+# %% [markdown] key="widget" lang="zh" src="69fb17df"
+# ## 动手试：装满一块 GPU
+#
+# 各显卡的 torch 可见显存取自一份公开日志，精确到 0.01 GiB；你的机器上可能不同。
 
 # %% [markdown] key="widget_tour" lang="en"
 # 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. Watch the cache eat the pool, and the sentence change when it no longer fits.
@@ -83,22 +91,20 @@ show(widget, text=widget.text())
 # 你自己的模型也可以放进来：`BudgetWidget(lang="zh", model="mine", configs={"mine": config})`，凡是 `from_config` 能接收的，都可以作为 `config`。
 
 # %% key="tour"
+from minikv.course import Table
 from minikv.errors import MiniKVError
 from minikv.plan import plan_memory
 
-stops = (
-    dict(config="Llama-3.1-8B"),
-    dict(config="Llama-3.1-8B", kv_dtype="fp8"),
-    dict(config="Llama-3.1-70B"),
-    dict(config="Llama-3.1-70B", tp=2),
-    dict(config="Llama-2-7B", context=8192),
-)
+stops = [dict(config="Llama-3.1-8B"), dict(config="Llama-3.1-8B", kv_dtype="fp8")]
+stops += [dict(config="Llama-3.1-70B", tp=tp) for tp in (1, 2)]
+stops += [dict(config="Llama-2-7B", context=8192)]
+rows = []
 for stop in stops:
     try:
-        result = f"max_batch(4096) = {plan_memory(gpu='H200', **stop).max_batch(4096)}"
+        rows.append([str(stop), str(plan_memory(gpu="H200", **stop).max_batch(4096))])
     except MiniKVError as error:
-        result = t(error)
-    print(stop, result, sep="\n    ")
+        rows.append([str(stop), t(error)])
+Table(["plan_memory(gpu='H200', ...)", "max_batch(4096)"], rows)
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -132,9 +138,10 @@ predict("one_token", ...)
 # | $D$ | elements of one vector | elements | `head_dim`, or `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
 # | $s$ | bytes of one element | bytes | the dtype of the *cache* | bf16: 2 |
 #
+# With the numbers put in: 2 × 32 × 8 × 128 × 2 B = 131,072 B.
 # `hidden_size` appears only as a way to get $D$, and often it is the wrong way (see "The head_dim trap").
-# Here is the product by hand, and then the same from the package, which reads the model's config.
-# %% [markdown] key="formula" lang="zh" src="333731f8"
+# Here is that token, drawn from the model's config:
+# %% [markdown] key="formula" lang="zh" src="bf84a7aa"
 # ## 公式
 #
 # 在每一层，注意力都需要前面每个 token 的两个向量：key 和 value。
@@ -152,16 +159,38 @@ predict("one_token", ...)
 # | $D$ | 一个向量的元素数，即头维度（`head_dim`） | 元素 | `head_dim`，或 `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
 # | $s$ | 一个元素的字节数 | 字节 | **缓存**的数据类型 | bf16：2 |
 #
+# 代入数字：2 × 32 × 8 × 128 × 2 B = 131,072 B。
 # `hidden_size` 只是求 $D$ 的一条途径，而且常常是错的（见“head_dim 陷阱”一节）。
-# 下面先手算一遍，再让程序包读取模型配置，算出同一个数。
+# 下面根据模型的配置，把这个 token 画出来：
 
-# %% key="one_call"
+# %% key="token_picture" lang="en"
+from minikv.course.diagrams import attention_heads, token_boxes
+
+show(token_boxes({"Llama-3.1-8B": "Llama-3.1-8B"}, lang="en"))
+
+# %% key="token_picture" lang="zh"
+from minikv.course.diagrams import attention_heads, token_boxes
+
+show(token_boxes({"Llama-3.1-8B": "Llama-3.1-8B"}, lang="zh"))
+
+# %% [markdown] key="by_hand" lang="en"
+# Each row of the picture is a factor of the formula. The product by hand, and the same from the package:
+# %% [markdown] key="by_hand" lang="zh" src="7dd279bc"
+# 图下的每一行对应公式里的一个因子。先手算乘积，再让程序包来算：
+
+# %% key="one_call" lang="en"
 from minikv.plan import CacheSpec
 
 by_hand = 2 * 32 * 8 * 128 * 2
 spec = CacheSpec.from_config("Llama-3.1-8B")
-print(f"{by_hand:,} B")
-print(f"{spec.bytes_for(1):,} B")
+Table(["by hand, B", "bytes_for(1)"], [[by_hand, spec.bytes_for(1)]])
+
+# %% key="one_call" lang="zh"
+from minikv.plan import CacheSpec
+
+by_hand = 2 * 32 * 8 * 128 * 2
+spec = CacheSpec.from_config("Llama-3.1-8B")
+Table(["手算，B", "bytes_for(1)"], [[by_hand, spec.bytes_for(1)]])
 
 # %% [markdown] key="explain_spec" lang="en"
 # `from_config` takes a name of the catalogue, a `config.json`, a model folder, a dict or a Hugging Face config object.
@@ -170,8 +199,11 @@ print(f"{spec.bytes_for(1):,} B")
 # `from_config` 可以接收目录里的模型名、`config.json`、模型文件夹、dict，也可以接收 Hugging Face 的配置对象。
 # 想知道数字从哪里来，就让它解释：它会列出读过的每个字段。
 
-# %% key="explain_spec_code"
-print(spec.explain(t("lang")))
+# %% key="explain_spec_code" lang="en"
+spec.shown("en")
+
+# %% key="explain_spec_code" lang="zh"
+spec.shown("zh")
 
 # %% [markdown] key="token_block_sequence" lang="en"
 # **Per token, per block, per sequence.**
@@ -182,12 +214,23 @@ print(spec.explain(t("lang")))
 # 推理引擎按块（block）分配显存，通常一块 16 个 token；一块贯穿所有层，K 和 V 都在内。
 # 只要没有窗口层，$n$ 个 token 的序列就是单个 token 的 $n$ 倍。
 
-# %% key="token_block_sequence_code"
-for n in (1, 4096, 131_072):
-    print(t("size_of", n=n, size=exact_bytes(spec.bytes_for(n))))
-print(t("size_of_block", n=16, size=exact_bytes(spec.block_bytes(16))))
-print(t("size_of_batch", batch=32, n=4096, size=exact_bytes(spec.bytes_for(4096, batch=32))))
-print(f"max_tokens(1 GiB) = {spec.max_tokens(2**30):,}")
+# %% key="token_block_sequence_code" lang="en"
+from minikv.units import GIB, exact_bytes, format_bytes, gib
+
+rows = [[f"{n:,} tokens", exact_bytes(spec.bytes_for(n))] for n in (1, 4096, 131_072)]
+rows.append(["a block of 16 tokens", exact_bytes(spec.block_bytes(16))])
+rows.append(["32 sequences of 4,096 tokens", exact_bytes(spec.bytes_for(4096, batch=32))])
+most = f"max_tokens(1 GiB) = {spec.max_tokens(GIB):,}"
+Table(["what is cached", "size"], rows, right=["size"], lines=[most])
+
+# %% key="token_block_sequence_code" lang="zh"
+from minikv.units import GIB, exact_bytes, format_bytes, gib
+
+rows = [[f"{n:,} 个 token", exact_bytes(spec.bytes_for(n))] for n in (1, 4096, 131_072)]
+rows.append(["一个块（16 个 token）", exact_bytes(spec.block_bytes(16))])
+rows.append(["32 条序列，每条 4,096 个 token", exact_bytes(spec.bytes_for(4096, batch=32))])
+most = f"max_tokens(1 GiB) = {spec.max_tokens(GIB):,}"
+Table(["缓存的内容", "大小"], rows, right=["大小"], lines=[most])
 
 # %% [markdown] key="inverse" lang="en"
 # `max_tokens` is the exact inverse of `bytes_for`: the most tokens that fit, never one too many.
@@ -198,14 +241,37 @@ print(f"max_tokens(1 GiB) = {spec.max_tokens(2**30):,}")
 #
 # **现在来回答开头的问题。**
 
-# %% key="answer"
+# %% key="answer" lang="en"
 qwen = CacheSpec.from_config("Qwen2.5-7B-Instruct")
-request = qwen.bytes_for(3072)
-print(t("size_of", n=1, size=f"{qwen.bytes_for(1):,} B"))
-print(t("size_of", n=3072, size=f"{request:,} B = {request / 1e9:.3f} GB = {gib(request):.3f} GiB"))
-print(f"{asked:,} / {qwen.bytes_for(1):,} = {asked / qwen.bytes_for(1):g}")
-print(f"hidden_size / (kv_heads * head_dim) = 3584 / (4 * 128) = {3584 / (4 * 128):g}")
-print(f"8 / 2 = {8 / 2:g}")
+asked = 2 * 3584 * 28 * 8  # 2 * hidden_size * layers * "int8 = 8"
+rows = []
+for n in (1, 3072):
+    true = qwen.bytes_for(n)
+    rows.append([n, exact_bytes(n * asked), exact_bytes(true), n * asked / true])
+request = f"3,072: {true / 1e9:.3f} GB = {gib(true):.3f} GiB"
+head = ["tokens", "as it was filled in", "CacheSpec", "times"]
+Table(head, rows, right=head[1:3], lines=[request])
+
+# %% key="answer" lang="zh"
+qwen = CacheSpec.from_config("Qwen2.5-7B-Instruct")
+asked = 2 * 3584 * 28 * 8  # 2 * hidden_size * layers * "int8 = 8"
+rows = []
+for n in (1, 3072):
+    true = qwen.bytes_for(n)
+    rows.append([n, exact_bytes(n * asked), exact_bytes(true), n * asked / true])
+request = f"3,072: {true / 1e9:.3f} GB = {gib(true):.3f} GiB"
+head = ["token 数", "原来的代入", "CacheSpec", "倍数"]
+Table(head, rows, right=head[1:3], lines=[request])
+
+# %% key="answer_factors" lang="en"
+rows = [["hidden_size / (kv_heads * head_dim)", "3584 / (4 * 128)", 3584 / (4 * 128)]]
+rows.append(["8 / itemsize", f"8 / {qwen.layers[0].itemsize}", 8 / qwen.layers[0].itemsize])
+Table(["factor", "with the numbers", "times"], rows)
+
+# %% key="answer_factors" lang="zh"
+rows = [["hidden_size / (kv_heads * head_dim)", "3584 / (4 * 128)", 3584 / (4 * 128)]]
+rows.append(["8 / itemsize", f"8 / {qwen.layers[0].itemsize}", 8 / qwen.layers[0].itemsize])
+Table(["因子", "代入数字", "倍数"], rows)
 
 # %% [markdown] key="answer_read" lang="en"
 # Two parts are wrong, and together they make the result 28 times too large.
@@ -216,10 +282,8 @@ print(f"8 / 2 = {8 / 2:g}")
 # - **4 times: bits for bytes.** int8 is 8 *bits*, 1 byte.
 #   And int8 is what GPTQ did to the *weights*: the KV cache of this checkpoint stays in 16 bits, so $s = 2$.
 #
-# The person's own figure, 0.16 GB a request, came closer than the formula: 3,072 tokens take 0.176 GB, or 0.164 GiB.
-# But it is a quotient: the memory added between two runs, divided by the requests per *second* added.
-# Requests per second are not requests at the same time, so part of the agreement is luck.
-# %% [markdown] key="answer_read" lang="zh" src="3db493dd"
+# So a request of 3,072 tokens takes 0.176 GB, or 0.164 GiB.
+# %% [markdown] key="answer_read" lang="zh" src="889c6c84"
 # 错了两处，合起来是正确值的 28 倍。
 #
 # - **7 倍来自 `hidden_size`。** 它等于 28 个注意力头乘以 128，而 Qwen2.5-7B 只有 4 个 KV 头。
@@ -228,9 +292,7 @@ print(f"8 / 2 = {8 / 2:g}")
 # - **4 倍来自把位当成字节。** int8 是 8 **位**，也就是 1 字节。
 #   何况 int8 是 GPTQ 对**权重**的量化：这个检查点的 KV 缓存仍是 16 位，所以 $s = 2$。
 #
-# 提问者推算的每请求 0.16 GB，反而比公式更接近：3,072 个 token 占 0.176 GB，即 0.164 GiB。
-# 不过它是一个商：两次运行之间增加的显存，除以**每秒**请求数的增量。
-# 每秒的请求数不等于同时存在的请求数，所以吻合有一部分是运气。
+# 所以，一个 3,072 token 的请求占 0.176 GB，即 0.164 GiB。
 
 # %% [markdown] key="gqa" lang="en"
 # ## Fewer KV heads: MHA, GQA, MQA
@@ -238,90 +300,157 @@ print(f"8 / 2 = {8 / 2:g}")
 # Multi-head attention (MHA) has one KV head for each attention head.
 # Grouped-query attention (GQA) lets a group of attention heads share one KV head; multi-query attention (MQA) lets all of them share one.
 # Only $H_{kv}$ changes.
-# The last row is made up: Llama-3.1-8B as it would be with MQA.
-# %% [markdown] key="gqa" lang="zh" src="3915795d"
+# The third model is made up: Llama-3.1-8B as it would be with MQA.
+# %% [markdown] key="gqa" lang="zh" src="d79acd4f"
 # ## 减少 KV 头：MHA、GQA、MQA
 #
 # 多头注意力（MHA）给每个注意力头配一个 KV 头。
 # 分组查询注意力（GQA）让一组注意力头共用一个 KV 头；多查询注意力（MQA）则是所有注意力头共用一个。
 # 公式里变的只有 $H_{kv}$。
-# 最后一行是虚构的：假如 Llama-3.1-8B 采用 MQA。
+# 第三个模型是虚构的：假如 Llama-3.1-8B 采用 MQA。
 
 # %% key="predict_gqa"
 predict("gqa_saves", ...)
 
-# %% key="gqa_code"
+# %% key="gqa_heads" lang="en"
 from minikv.plan import find_model
 
 mqa = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 1}
-rows = {name: name for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-2-70B")} | {"Llama-3.1-8B, MQA": mqa}
-print(t("gqa_head"))
-for name, config in rows.items():
-    one = CacheSpec.from_config(config)
+models = {name: name for name in ("Llama-2-7B", "Llama-3.1-8B")} | {"Llama-3.1-8B, MQA": mqa}
+show(attention_heads(models, "en"))
+
+# %% key="gqa_heads" lang="zh"
+from minikv.plan import find_model
+
+mqa = {**find_model("Llama-3.1-8B").config, "num_key_value_heads": 1}
+models = {name: name for name in ("Llama-2-7B", "Llama-3.1-8B")} | {"Llama-3.1-8B, MQA": mqa}
+show(attention_heads(models, "zh"))
+
+# %% [markdown] key="gqa_layers" lang="en"
+# That is one layer. All layers of a token, and a fourth model beside them:
+# %% [markdown] key="gqa_layers" lang="zh" src="19d43fb8"
+# 以上是一层。再看一个 token 的所有层，并加上第四个模型：
+
+# %% key="gqa_code" lang="en"
+models["Llama-2-70B"] = "Llama-2-70B"
+rows = []
+for name, model in models.items():
+    one = CacheSpec.from_config(model)
     size = format_bytes(one.bytes_for(4096))
-    print(f"{name:<18} {len(one.layers):>6} {one.layers[0].kv_heads:>8} {one.bytes_for(1):>10,} {size:>12}")
+    rows.append([name, len(one.layers), one.layers[0].kv_heads, one.bytes_for(1), size])
+head = ["model", "layers", "kv_heads", "B / token", "4,096 tokens"]
+Table(head, rows, right=head[4:])
+
+# %% key="gqa_code" lang="zh"
+models["Llama-2-70B"] = "Llama-2-70B"
+rows = []
+for name, model in models.items():
+    one = CacheSpec.from_config(model)
+    size = format_bytes(one.bytes_for(4096))
+    rows.append([name, len(one.layers), one.layers[0].kv_heads, one.bytes_for(1), size])
+head = ["模型", "层数", "kv_heads", "B / token", "4,096 个 token"]
+Table(head, rows, right=head[4:])
+
+# %% key="gqa_boxes" lang="en"
+show(token_boxes({name: models[name] for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-2-70B")}, lang="en"))
+
+# %% key="gqa_boxes" lang="zh"
+show(token_boxes({name: models[name] for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-2-70B")}, lang="zh"))
 
 # %% [markdown] key="gqa_read" lang="en"
-# Read the rows again: a token of Llama-2-**70B** (80 layers, GQA) costs less than one of Llama-2-**7B** (32 layers, MHA).
+# Compare the areas: a token of Llama-2-**70B** (80 layers, GQA) costs less than one of Llama-2-**7B** (32 layers, MHA).
 # The number of parameters says nothing about the cache.
-# %% [markdown] key="gqa_read" lang="zh" src="15cc9f8d"
-# 再看一遍：Llama-2-**70B**（80 层，GQA）的一个 token 比 Llama-2-**7B**（32 层，MHA）的还便宜。
+#
+# A sequence multiplies that by its tokens, so each model is a straight line, and the lines keep their distance:
+# %% [markdown] key="gqa_read" lang="zh" src="c34ee326"
+# 比一比面积：Llama-2-**70B**（80 层，GQA）的一个 token 比 Llama-2-**7B**（32 层，MHA）的还便宜。
 # 参数量说明不了缓存的大小。
+#
+# 一条序列的开销要再乘以 token 数，所以每个模型都是一条直线，彼此的倍数不变：
+
+# %% key="gqa_chart" lang="en"
+from minikv.course.charts import lines
+
+specs = {name: CacheSpec.from_config(model) for name, model in models.items()}
+lengths = [2**k for k in range(10, 18)]
+series = {name: {n: one.bytes_for(n) / GIB for n in lengths} for name, one in specs.items()}
+show(lines(series, x="tokens in the sequence", y="GiB", log="xy"))
+
+# %% key="gqa_chart" lang="zh"
+from minikv.course.charts import lines
+
+specs = {name: CacheSpec.from_config(model) for name, model in models.items()}
+lengths = [2**k for k in range(10, 18)]
+series = {name: {n: one.bytes_for(n) / GIB for n in lengths} for name, one in specs.items()}
+show(lines(series, x="序列的 token 数", y="GiB", log="xy"))
 
 # %% [markdown] key="head_dim" lang="en"
 # ## The head_dim trap
 #
 # Many calculators take `hidden_size // num_attention_heads` for $D$.
-# A KV cache calculator did, until somebody reported that
-# "this will get wrong results when head_size not equal to it like Qwen3-4B" ([LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)).
 # `head_dim` is a choice of the model's authors, and nothing ties it to that quotient.
 # Here is every model of the catalogue for which the quotient is wrong (models that cache latents are left to [lesson 03](03_the_2_86x_mistake.ipynb)).
-# %% [markdown] key="head_dim" lang="zh" src="f46e7bae"
+# %% [markdown] key="head_dim" lang="zh" src="848caa90"
 # ## head_dim 陷阱
 #
 # 不少计算器用 `hidden_size // num_attention_heads` 当作 $D$。
-# 有个 KV 缓存计算器也是这样，直到有人报告：
-# “this will get wrong results when head_size not equal to it like Qwen3-4B”（[LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)）。
 # `head_dim` 由模型作者选定，与这个商没有必然关系。
 # 下面列出目录中所有“商是错的”的模型（缓存潜在向量的模型留到[第 03 课](03_the_2_86x_mistake.ipynb)）。
 
-# %% key="head_dim_code"
+# %% key="head_dim_code" lang="en"
 from minikv.plan import model_names
 
-checked = wrong = 0
+rows, checked = [], 0
 for name in model_names():
     config = find_model(name).config
     config = config.get("text_config", config)
-    heads = config.get("num_attention_heads")
-    if heads is None or "kv_lora_rank" in config:
+    if "num_attention_heads" not in config or "kv_lora_rank" in config:
         continue
     checked += 1
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
     true = next(layer.k_dim for layer in CacheSpec.from_config(name).layers if layer.k_dim)
-    if true * heads != config["hidden_size"]:
-        wrong += 1
-        quotient = config["hidden_size"] / heads
-        print(f"{name:<29} {config['hidden_size']:>5} / {heads:<2} = {quotient:>5.1f}   head_dim {true:>3}")
-print(f"{wrong} / {checked}")
+    if true * heads != hidden:
+        rows.append([name, f"{hidden} / {heads} = {hidden / heads:.1f}", true, true * heads / hidden])
+head = ["model", "hidden_size / heads", "head_dim", "times"]
+Table(head, rows, right=head[1:2], lines=[f"{len(rows)} / {checked}"])
+
+# %% key="head_dim_code" lang="zh"
+from minikv.plan import model_names
+
+rows, checked = [], 0
+for name in model_names():
+    config = find_model(name).config
+    config = config.get("text_config", config)
+    if "num_attention_heads" not in config or "kv_lora_rank" in config:
+        continue
+    checked += 1
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    true = next(layer.k_dim for layer in CacheSpec.from_config(name).layers if layer.k_dim)
+    if true * heads != hidden:
+        rows.append([name, f"{hidden} / {heads} = {hidden / heads:.1f}", true, true * heads / hidden])
+head = ["模型", "hidden_size / 头数", "head_dim", "倍数"]
+Table(head, rows, right=head[1:2], lines=[f"{len(rows)} / {checked}"])
 
 # %% [markdown] key="head_dim_read" lang="en"
-# The error goes both ways: Qwen3-0.6B costs twice the naive number, Gemma-3-27B about three quarters of it.
+# The last column is how many times the naive number the true one is. The error goes both ways: Qwen3-0.6B costs twice the naive number, Gemma-3-27B about three quarters of it.
 # For Qwen3.5-27B the quotient is not even a whole number.
 #
 # A config writes `head_dim` in three ways, and all three occur: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama).
 # `null` and nothing mean the same: divide.
-# %% [markdown] key="head_dim_read" lang="zh" src="09b05f90"
-# 误差有两个方向：Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 约为四分之三。
+# %% [markdown] key="head_dim_read" lang="zh" src="93d8a0f7"
+# 最后一列是真实值与简单估算的比。误差有两个方向：Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 约为四分之三。
 # Qwen3.5-27B 的商甚至不是整数。
 #
 # 配置里 `head_dim` 有三种写法，而且都真实存在：写数字（Qwen3）、写 `null`（现在 transformers 保存的 Mixtral）、干脆不写（Llama）。
 # `null` 与不写含义相同：用除法。
 
 # %% key="three_ways"
-mixtral = find_model("Mixtral-8x7B").config
+mixtral, glm = find_model("Mixtral-8x7B").config, find_model("GLM-5").config
+rows = []
 for extra in ({}, {"head_dim": None}, {"head_dim": 128}):
-    print(f"{extra!s:<19} {CacheSpec.from_config({**mixtral, **extra}).bytes_for(1):>8,} B")
-glm = find_model("GLM-5").config
-print({key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")})
+    rows.append([str(extra), CacheSpec.from_config({**mixtral, **extra}).bytes_for(1)])
+last = {key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")}
+Table(["Mixtral-8x7B", "B / token"], rows, lines=[f"GLM-5: {last}"])
 
 # %% [markdown] key="head_dim_mla" lang="en"
 # The last line shows a fourth meaning.
@@ -347,19 +476,43 @@ print({key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")
 # 再从一份配置里删掉一行：`num_key_value_heads`。
 # 运行之前，先说出这两处改动各有什么后果。
 
-# %% key="break_it_code"
-pool = 8 * 2**30
+# %% key="break_it_code" lang="en"
 naive = CacheSpec.from_config({**find_model("Qwen3-0.6B").config, "head_dim": 64})
 true = CacheSpec.from_config("Qwen3-0.6B")
-promised = naive.max_tokens(pool)
-print(t("promised", n=promised, size=exact_bytes(true.bytes_for(promised))))
+promised = naive.max_tokens(8 * GIB)
+needed = exact_bytes(true.bytes_for(promised))
+Table(["tokens promised for 8 GiB", "what they need"], [[promised, needed]], right=["what they need"])
 
+# %% key="break_it_code" lang="zh"
+naive = CacheSpec.from_config({**find_model("Qwen3-0.6B").config, "head_dim": 64})
+true = CacheSpec.from_config("Qwen3-0.6B")
+promised = naive.max_tokens(8 * GIB)
+needed = exact_bytes(true.bytes_for(promised))
+Table(["8 GiB 承诺的 token 数", "实际要占"], [[promised, needed]], right=["实际要占"])
+
+# %% key="break_it_heads" lang="en"
+rows = []
 for name in ("Llama-3.1-8B", "Qwen3-8B"):
     config = find_model(name).config
     whole = CacheSpec.from_config(config).bytes_for(1)
     del config["num_key_value_heads"]
-    print(f"{name:<13} {whole:,} -> {CacheSpec.from_config(config).bytes_for(1):,} B")
-print(CacheSpec.from_config(config).explain(t("lang")))
+    rows.append([name, whole, CacheSpec.from_config(config).bytes_for(1)])
+Table(["B / token", "whole config", "one line less"], rows)
+
+# %% key="break_it_heads" lang="zh"
+rows = []
+for name in ("Llama-3.1-8B", "Qwen3-8B"):
+    config = find_model(name).config
+    whole = CacheSpec.from_config(config).bytes_for(1)
+    del config["num_key_value_heads"]
+    rows.append([name, whole, CacheSpec.from_config(config).bytes_for(1)])
+Table(["B / token", "完整的配置", "少一行"], rows)
+
+# %% key="break_it_spec" lang="en"
+CacheSpec.from_config(config).shown("en")
+
+# %% key="break_it_spec" lang="zh"
+CacheSpec.from_config(config).shown("zh")
 
 # %% [markdown] key="break_it_read" lang="en"
 # The promise needs twice the pool: the server starts, runs well while it is half empty, and fails under load.
@@ -388,50 +541,101 @@ print(CacheSpec.from_config(config).explain(t("lang")))
 # 每个 token、每个头各带一个 float32 缩放因子的 fp8 或 int8，每 128 字节要多付 4 字节。
 
 # %% key="dtype_code"
+rows = []
 for kv_dtype in ("fp32", "bf16", "fp8", "fp8_scaled", "int8"):
     one = CacheSpec.from_config("Llama-3.1-8B", kv_dtype=kv_dtype)
-    print(f"{kv_dtype:<10} {one.bytes_for(1):>8,} B   {one.bytes_for(1) / spec.bytes_for(1):.3f} x bf16")
+    rows.append([kv_dtype, one.bytes_for(1), f"{one.bytes_for(1) / spec.bytes_for(1):.3f} x bf16"])
+Table(["kv_dtype", "B / token", ""], rows)
 
 # %% [markdown] key="seventy" lang="en"
 # ## From how many tokens is the cache 70% of the memory?
 #
-# "The KV cache is 70%+ of memory usage", says one of those notes, and then budgets 4,096 tokens at the price of Llama-3.1-8B, 0.54 GB in 8.5 GB: 6.3%.
+# You can read that the KV cache is "70%+ of memory usage", and also that 4,096 tokens of Llama-3.1-8B are 0.54 GB in 8.5 GB, which is 6.3%.
 # Both can be right, for different loads.
 # Take Llama-3.1-8B, weights and cache only.
-# %% [markdown] key="seventy" lang="zh" src="1998df6b"
+# %% [markdown] key="seventy" lang="zh" src="0d55fcab"
 # ## 多少 token 时，缓存占到 70%？
 #
-# 有一份笔记说“KV 缓存占显存的 70% 以上”，可它自己的预算里，按 Llama-3.1-8B 的价格缓存 4,096 个 token，8.5 GB 中只占 0.54 GB，即 6.3%。
+# 有的资料说“KV 缓存占显存的 70% 以上”，也有资料说，Llama-3.1-8B 的 4,096 个 token 在 8.5 GB 里占 0.54 GB，也就是 6.3%。
 # 负载不同，两个说法可以都对。
 # 以 Llama-3.1-8B 为例，只看权重和缓存。
 
 # %% key="predict_seventy"
 predict("seventy_percent", ...)
 
-# %% key="seventy_code"
+# %% key="seventy_code" lang="en"
 from math import ceil
 
 from minikv.plan import weight_bytes
 
-weights = weight_bytes("Llama-3.1-8B").total
-alone = spec.bytes_for(4096)
-print(f"{alone / 1e9:.2f} GB / 8.5 GB: {alone / 8.5e9:.1%}")
-print(t("share_alone", n=4096, share=alone / (weights + alone)))
+weights, alone = weight_bytes("Llama-3.1-8B").total, spec.bytes_for(4096)
 enough = ceil(weights * 7 / 3 / spec.bytes_for(1))  # kv / (weights + kv) = 0.7, kv = weights * 7 / 3
-print(t("share_reached", n=enough, size=exact_bytes(spec.bytes_for(enough))))
-for context in (1024, 4096, 32_768, 131_072):
-    print(t("sequences_of", n=context, count=ceil(enough / context)))
 pool = plan_memory("Llama-3.1-8B", gpu="H200").kv_bytes
-print(f"H200: {pool / (weights + pool):.0%}")
+rows = [[f"{alone / 1e9:.2f} GB / 8.5 GB", f"{alone / 8.5e9:.1%}"]]
+rows.append(["one sequence of 4,096 tokens", f"{alone / (weights + alone):.1%}"])
+rows.append([f"{enough:,} tokens = {exact_bytes(spec.bytes_for(enough))}", "70%"])
+rows.append(["the full pool of an H200", f"{pool / (weights + pool):.0%}"])
+Table(["what is cached", "share"], rows, right=["share"])
+
+# %% key="seventy_code" lang="zh"
+from math import ceil
+
+from minikv.plan import weight_bytes
+
+weights, alone = weight_bytes("Llama-3.1-8B").total, spec.bytes_for(4096)
+enough = ceil(weights * 7 / 3 / spec.bytes_for(1))  # kv / (weights + kv) = 0.7, kv = weights * 7 / 3
+pool = plan_memory("Llama-3.1-8B", gpu="H200").kv_bytes
+rows = [[f"{alone / 1e9:.2f} GB / 8.5 GB", f"{alone / 8.5e9:.1%}"]]
+rows.append(["一条 4,096 个 token 的序列", f"{alone / (weights + alone):.1%}"])
+rows.append([f"{enough:,} 个 token = {exact_bytes(spec.bytes_for(enough))}", "70%"])
+rows.append(["H200 用满的块池", f"{pool / (weights + pool):.0%}"])
+Table(["缓存的内容", "占比"], rows, right=["占比"])
+
+# %% key="seventy_sequences" lang="en"
+contexts = (1024, 4096, 32_768, 131_072)
+Table(["tokens a sequence", "sequences for 70%"], [[n, ceil(enough / n)] for n in contexts])
+
+# %% key="seventy_sequences" lang="zh"
+contexts = (1024, 4096, 32_768, 131_072)
+Table(["每条序列的 token 数", "到 70% 要多少条"], [[n, ceil(enough / n)] for n in contexts])
+
+# %% key="seventy_chart" lang="en"
+counts = [2**k for k in range(10, 21)]
+share = {n: 100 * spec.bytes_for(n) / (weights + spec.bytes_for(n)) for n in counts}
+marks = {"4,096": 4096, f"{enough:,}": enough}
+show(lines({"Llama-3.1-8B": share}, x="cached tokens", y="share of the cache, %", log="x", marks=marks, levels={"70%": 70}))
+
+# %% key="seventy_chart" lang="zh"
+counts = [2**k for k in range(10, 21)]
+share = {n: 100 * spec.bytes_for(n) / (weights + spec.bytes_for(n)) for n in counts}
+marks = {"4,096": 4096, f"{enough:,}": enough}
+show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比，%", log="x", marks=marks, levels={"70%": 70}))
 
 # %% [markdown] key="seventy_read" lang="en"
 # One sequence never gets there, since the model has 131,072 positions.
-# A server does: a few hundred short chats, or three full contexts; with its pool full, an H200 stands at the last line.
+# A server does: a few hundred short chats, or three full contexts; with its pool full, an H200 stands at 88%.
 # So a note on one user at 4,096 tokens should say 3%, and a note on a full server 70% or more.
-# %% [markdown] key="seventy_read" lang="zh" src="fc28a109"
+# %% [markdown] key="seventy_read" lang="zh" src="67bc3d17"
 # 单条序列永远到不了，因为模型只有 131,072 个位置。
-# 服务器可以：几百个短对话，或者三条满长度的上下文；H200 的块池全部用满时，占比就是最后一行。
+# 服务器可以：几百个短对话，或者三条满长度的上下文；H200 的块池全部用满时，占比是 88%。
 # 所以，讲单个用户、4,096 个 token 的笔记应当写 3%，讲满载服务器的才能写 70% 以上。
+
+# %% [markdown] key="recap" lang="en"
+# ## Recap
+#
+# A token takes 2 × layers × KV heads × head_dim × bytes: 131,072 B for Llama-3.1-8B, 57,344 B for Qwen2.5-7B.
+# The formula with `hidden_size` was 28 times too large there: 7 times for 28 attention heads in place of 4 KV heads, 4 times for bits in place of bytes.
+# Only KV heads count: a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
+# In 23 of the 57 models that we checked, `head_dim` is not `hidden_size / heads`.
+# One sequence of 4,096 tokens is 3.2% of weights and cache together; from 285,909 cached tokens on, the cache is 70%.
+# %% [markdown] key="recap" lang="zh" src="2dd4d11c"
+# ## 本课小结
+#
+# 一个 token 占 2 × 层数 × KV 头数 × head_dim × 字节数：Llama-3.1-8B 是 131,072 B，Qwen2.5-7B 是 57,344 B。
+# 用 `hidden_size` 的公式在后者上大了 28 倍，其中 7 倍是因为把 4 个 KV 头算成 28 个注意力头，4 倍是因为把位当成字节。
+# 起作用的是 KV 头数，所以 Llama-2-70B 的一个 token（327,680 B）比 Llama-2-7B 的（524,288 B）便宜。
+# 检查过的 57 个模型里，有 23 个的 `head_dim` 不等于 `hidden_size / 头数`。
+# 一条 4,096 个 token 的序列只占权重与缓存之和的 3.2%；缓存达到 285,909 个 token 时，占比才到 70%。
 
 # %% [markdown] key="check_yourself" lang="en"
 # ## Check yourself
@@ -457,12 +661,12 @@ explain("seven_b_at_4k")
 # The first exercise is right here: replace `...` with the formula, run the cell.
 # `k_dim` and `v_dim` are the $D$ of K and the $D$ of V, which are equal in most models; `itemsize` is $s$.
 # This function is the first part of *your engine*, a small inference engine in which fifteen functions are exercises. Once yours passes, its source is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
-# Two more are in the exercise notebook: `head_dim` in its three spellings, and the bytes of a block.
-# %% [markdown] key="exercise" lang="zh" src="e52a07de"
+# Three more are in the exercise notebook: `head_dim` in its three spellings, the bytes of a block, and a widget of your own over `CacheSpec`.
+# %% [markdown] key="exercise" lang="zh" src="2f96b0d3"
 # 第一道练习就在这里：把 `...` 换成公式，运行单元格。
 # `k_dim` 和 `v_dim` 分别是 K 和 V 的 $D$，多数模型里两者相等；`itemsize` 就是 $s$。
 # 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
-# 另外两道在练习 notebook 里：`head_dim` 的三种写法，以及一个块的字节数。
+# 另外三道在练习 notebook 里：`head_dim` 的三种写法、一个块的字节数，以及用 `CacheSpec` 做一个你自己的组件。
 
 # %% key="exercise_code"
 def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
@@ -486,17 +690,37 @@ check("02.1", token_bytes)
 # | 相差 2% 到 10% | 单位：MB 是 $10^6$ 字节，MiB 是 $2^{20}$ 字节；GB 和 GiB 差 7.4% | `exact_bytes(n)` |
 # | 相差 2、4、7、8 这样的整数倍 | K **和** V；是 KV 头，不是注意力头；`head_dim`；是字节，不是位 | `print(CacheSpec.from_config(config).explain("zh"))` |
 
-# %% key="stuck_code"
-print(f"{spec.bytes_for(4096) / 1e6:.1f} MB = {exact_bytes(spec.bytes_for(4096))}")
-print(CacheSpec.from_config("Qwen3-0.6B").explain(t("lang")).splitlines()[1])
+# %% key="stuck_code" lang="en"
+size, qwen3 = spec.bytes_for(4096), CacheSpec.from_config("Qwen3-0.6B")
+Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.explain("en").splitlines()[1]])
+
+# %% key="stuck_code" lang="zh"
+size, qwen3 = spec.bytes_for(4096), CacheSpec.from_config("Qwen3-0.6B")
+Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.explain("zh").splitlines()[1]])
 
 # %% [markdown] key="next" lang="en"
+# ## In the wild
+#
+# In August 2025 a user of vLLM served Qwen2.5-7B-Instruct-GPTQ-Int8 and filled in the formula as above ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)): "which part is wrong? please correct me."
+# The post's own measurement, 0.16 GB a request, came closer, but it divides memory by requests per *second*, so part of the agreement is luck.
+#
+# A KV cache calculator took the quotient for `head_dim`: "this will get wrong results when head_size not equal to it like Qwen3-4B" ([LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)).
+# "The head_dim trap" lists the models for which it did.
+#
 # ## What comes next
 #
 # You can now price a token for every model in which each layer keeps K and V of each token.
 # [Lesson 02b](02b_layers_that_differ.ipynb) takes the layers that do not: windows, states of a fixed size, and layers whose heads are split over several GPUs.
 # It needs from here: the formula, and the habit of asking what is cached before multiplying.
-# %% [markdown] key="next" lang="zh" src="6dc010d8"
+# %% [markdown] key="next" lang="zh" src="cb248093"
+# ## 实战现场
+#
+# 2025 年 8 月，一位 vLLM 用户部署 Qwen2.5-7B-Instruct-GPTQ-Int8，就是这样代入公式的（[vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)）：“which part is wrong? please correct me.”（哪一步错了？请指正。）
+# 帖子里实测推算的每请求 0.16 GB 更接近，不过那是用显存除以**每秒**的请求数，所以吻合有一部分是运气。
+#
+# 有个 KV 缓存计算器用这个商当作 `head_dim`：“this will get wrong results when head_size not equal to it like Qwen3-4B”（[LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)）。
+# 会因此算错的模型，“head_dim 陷阱”一节都列出来了。
+#
 # ## 下一课
 #
 # 只要每一层都保存每个 token 的 K 和 V，你现在就能给一个 token 定价。

@@ -1,16 +1,16 @@
 # %% [meta]
-# minutes = 20
+# minutes = 26
 # [t4]
 # en = "Nothing here needs a GPU."
 # zh = "这里用不到 GPU。"
 
 # %% [markdown] key="intro" lang="en"
-# ## Three functions
+# ## Four functions
 #
 # Replace each `raise NotImplementedError`, run the cell, and read what `check` says.
 # After a wrong answer it shows a small counterexample and a hint; `hint=2` and `hint=3` say more, `seed=1` draws other cases.
-# %% [markdown] key="intro" lang="zh" src="ada2b466"
-# ## 三个函数
+# %% [markdown] key="intro" lang="zh" src="c4437fb3"
+# ## 四个函数
 #
 # 把每个 `raise NotImplementedError` 换成你的代码，运行单元格，再看 `check` 的结果。
 # 答错时，它会给出一个较小的反例和一条提示；`hint=2`、`hint=3` 提示更具体，`seed=1` 换一组用例。
@@ -105,3 +105,72 @@ def block_bytes(token_bytes: int, block_size: int) -> int:
 
 
 check("02.6", block_bytes)
+
+# %% [markdown] key="e4" lang="en"
+# ## 02.7 A widget of your own
+#
+# Write `reading(model, kv_dtype, context, gib)`: what a widget with these four controls shows.
+# `model` is a name of the catalogue, `kv_dtype` the dtype of the cache, `context` the tokens of a sequence, and `gib` the GiB for the cache.
+# Return two numbers: the bytes of one sequence, and how many such sequences fit.
+# `CacheSpec.from_config` and its `bytes_for` do most of it.
+# %% [markdown] key="e4" lang="zh" src="467a8dbb"
+# ## 02.7 你自己的组件
+#
+# 请写出 `reading(model, kv_dtype, context, gib)`：一个有这四个选项的组件应当显示什么。
+# `model` 是目录里的模型名，`kv_dtype` 是缓存的数据类型，`context` 是一条序列的 token 数，`gib` 是留给缓存的 GiB 数。
+# 返回两个数：一条序列的字节数，以及能放下几条这样的序列。
+# 大部分工作可以交给 `CacheSpec.from_config` 和它的 `bytes_for`。
+
+# %% key="e4_code"
+from minikv.plan import CacheSpec
+
+
+def reading(model: str, kv_dtype: str, context: int, gib: int) -> tuple[int, int]:
+    ### BEGIN SOLUTION
+    one = CacheSpec.from_config(model, kv_dtype=kv_dtype).bytes_for(context)
+    return one, gib * 2**30 // one
+    ### END SOLUTION
+
+
+check("02.7", reading)
+
+# %% [markdown] key="e4_widget" lang="en"
+# Now the widget. `observe` calls `draw` whenever a knob moves. Move one; then add a model of your own to the first list.
+# The short form is `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`: it makes the same knobs and prints the two numbers.
+# %% [markdown] key="e4_widget" lang="zh" src="56f3c5aa"
+# 现在来做组件。任何一个旋钮改变，`observe` 都会调用 `draw`。先拨动一个，再往第一个列表里加一个你自己的模型。
+# 简短的写法是 `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`：它生成同样的旋钮，并打印这两个数。
+
+# %% key="e4_interact" lang="en"
+from ipywidgets import HTML, Dropdown, IntSlider, VBox
+from minikv.course import Table
+
+models, kv_dtypes = ["Llama-3.1-8B", "Qwen3-0.6B", "Gemma-2-9B"], ["bf16", "fp8", "fp32"]
+context, gib = IntSlider(16_384, 1024, 32_768, 1024), IntSlider(40, 8, 80, 8)
+knobs, picture = [Dropdown(options=models), Dropdown(options=kv_dtypes), context, gib], HTML()
+
+
+def draw(change):
+    picture.value = Table(["bytes of a sequence", "sequences that fit"], [reading(*(knob.value for knob in knobs))])._repr_html_()
+
+
+for knob in knobs:
+    knob.observe(draw, "value")
+show(VBox([*knobs, picture]), text="4 knobs")
+
+# %% key="e4_interact" lang="zh"
+from ipywidgets import HTML, Dropdown, IntSlider, VBox
+from minikv.course import Table
+
+models, kv_dtypes = ["Llama-3.1-8B", "Qwen3-0.6B", "Gemma-2-9B"], ["bf16", "fp8", "fp32"]
+context, gib = IntSlider(16_384, 1024, 32_768, 1024), IntSlider(40, 8, 80, 8)
+knobs, picture = [Dropdown(options=models), Dropdown(options=kv_dtypes), context, gib], HTML()
+
+
+def draw(change):
+    picture.value = Table(["一条序列的字节数", "能放下几条"], [reading(*(knob.value for knob in knobs))])._repr_html_()
+
+
+for knob in knobs:
+    knob.observe(draw, "value")
+show(VBox([*knobs, picture]), text="4 个旋钮")

@@ -37,6 +37,7 @@ from minikv.course.diagrams.step_times import step_times
 from minikv.course.diagrams.step_tokens import step_tokens
 from minikv.course.diagrams.storage_views import storage_views
 from minikv.course.diagrams.swap_path import swap_path
+from minikv.course.diagrams.token_boxes import token_boxes
 from minikv.course.diagrams.turned_parts import turned_parts
 from minikv.course.diagrams.warp_sectors import warp_sectors
 
@@ -84,6 +85,7 @@ __all__ = [
     "step_tokens",
     "storage_views",
     "swap_path",
+    "token_boxes",
     "turned_parts",
     "warp_sectors",
     "watch_rows",

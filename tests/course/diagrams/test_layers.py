@@ -1,13 +1,13 @@
-"""Layers of different kinds, and KV heads on ranks: every figure is that of the spec; other values, another picture."""
+"""Layers of several kinds, KV heads on ranks, a token in all layers: figures are the spec's; others draw others."""
 
 import re
 
 import pytest
 
-from minikv.course.diagrams import head_ranks, layer_kinds
+from minikv.course.diagrams import head_ranks, layer_kinds, token_boxes
 from minikv.errors import ConfigError
 from minikv.i18n import LANGUAGES
-from minikv.plan import LayerSpec
+from minikv.plan import CacheSpec, LayerSpec
 from minikv.units import format_bytes
 
 NUMBERS = re.compile(r"\d+(?:[,.]\d+)*")
@@ -39,6 +39,10 @@ def test_a_window_that_is_not_full_looks_like_a_full_layer():
             lambda lang: head_ranks("Llama-3.1-8B", [1, 2], lang),
             lambda lang: head_ranks("Qwen3-0.6B", [1, 2], lang),
         ),
+        (
+            lambda lang: token_boxes({"one": "Llama-3.1-8B"}, lang),
+            lambda lang: token_boxes({"one": "Qwen3-0.6B"}, lang),
+        ),
     ],
 )
 def test_both_languages_say_the_same_figures_and_other_values_others(draw, other):
@@ -59,3 +63,26 @@ def test_every_rank_has_its_heads(tp, heads):
 def test_a_group_that_would_cut_a_head_is_refused():
     with pytest.raises(ConfigError):
         head_ranks("Llama-3.1-8B", [3])
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama-2-7B", "Llama-2-70B", "Gemma-2-9B", "Qwen3-Next-80B-A3B", "DeepSeek-V3", "GLM-5"]
+)
+def test_a_token_has_the_bytes_of_each_product(name):
+    spec, diagram = CacheSpec.from_config(name), token_boxes({"one": name})
+    layer = max(spec.layers, key=lambda one: one.token_bytes)
+    for size in (layer.token_bytes, sum(one.token_bytes for one in spec.layers)):
+        for words in (diagram.text(), diagram.alt, diagram.svg):
+            assert f"{size:,} B" in words
+
+
+def test_a_model_of_twice_the_bytes_has_boxes_twice_as_wide():
+    narrow, wide = (LayerSpec("full", kv_heads=heads, k_dim=8, v_dim=8).token_bytes for heads in (2, 4))
+    both = token_boxes({"MQA": _llama(2), "MHA": _llama(4)}).svg
+    frames = [float(one) for one in re.findall(r'<rect[^>]*width="([\d.]+)"[^>]*stroke-width="1.5"', both)]
+    assert frames[1] / frames[0] == pytest.approx(wide / narrow, rel=0.01)
+
+
+def _llama(kv_heads):
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 3, "torch_dtype": "bfloat16"}
+    return {"model_type": "llama", **sizes, "num_key_value_heads": kv_heads}

@@ -53,12 +53,26 @@ def the_other_way_round(token_bytes, block_size):
     return block_size * token_bytes
 
 
+def by_layers(model, kv_dtype, context, gib):
+    spec = CacheSpec.from_config(model, kv_dtype=kv_dtype)
+    one = sum(layer.bytes_for(context) for layer in spec.layers)
+    return [one, int(gib * 1024**3 / one)]
+
+
+def by_counting_up(model, kv_dtype, context, gib):
+    spec, count = CacheSpec.from_config(model, kv_dtype=kv_dtype), 0
+    while spec.bytes_for(context, batch=count + 1) <= gib * 2**30:
+        count += 1
+    return spec.bytes_for(context), count
+
+
 @pytest.mark.parametrize(
     ("id", "right"),
     [
         ("02.1", [as_a_sum, as_a_product]),
         ("02.2", [with_a_branch, with_or]),
         ("02.6", [by_adding_tokens, the_other_way_round]),
+        ("02.7", [by_layers, by_counting_up]),
     ],
 )
 def test_exercise(id, right):
@@ -66,7 +80,7 @@ def test_exercise(id, right):
 
 
 def test_every_exercise_is_tested_above():
-    assert [exercise.id for exercise in LESSON.exercises] == ["02.1", "02.2", "02.6"]
+    assert [exercise.id for exercise in LESSON.exercises] == ["02.1", "02.2", "02.6", "02.7"]
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda prediction: prediction.key)

@@ -1,10 +1,11 @@
-"""Lesson 02, "What does one token cost?": the formula, head_dim, a block."""
+"""Lesson 02, "What does one token cost?": the formula, head_dim, a block, a widget."""
 
 import math
 import random
 
 from minikv.course import Lesson, Prediction
 from minikv.course.lessons.l02.cache_bytes import BLOCK_BYTES, HEAD_DIM_OF, TOKEN_BYTES
+from minikv.course.lessons.l02.reading import READING
 from minikv.plan import CacheSpec, find_model, weight_bytes
 
 
@@ -36,7 +37,7 @@ def _share(rng: random.Random) -> dict[str, object]:
 
 
 LESSON = Lesson(
-    exercises=(TOKEN_BYTES, HEAD_DIM_OF, BLOCK_BYTES),
+    exercises=(TOKEN_BYTES, HEAD_DIM_OF, BLOCK_BYTES, READING),
     predictions=(
         Prediction(
             "one_token",
