@@ -14,11 +14,42 @@
 # en = "08.1, 08.2, 08.4"
 # zh = "08.1、08.2、08.4"
 
-# %% [markdown] key="question" lang="en"
+# %% [markdown] key="first" lang="en"
 # ## The question
 #
-# In June 2025 somebody reads a function called `allocate_kv_cache` and works through it with small numbers.
-# A GPU of 1000 bytes, 500 of them taken, `gpu_memory_utilization` 0.2.
+# You start an engine with your model on your GPU. It reads the weights, runs one large step, and then makes one allocation: as many cache blocks as fit.
+# **How many blocks fit, and what is the rest of the memory kept for?**
+#
+# Below, 32 sequences of Llama-3.1-8B grow on a card of 80 GB. Press play: every token takes its bytes, and at some length the cache needs more than the card has.
+# %% [markdown] key="first" lang="zh" src="b766fd67"
+# ## 问题
+#
+# 你在自己的 GPU 上启动引擎：它读入权重，跑一个最大的步，然后一次性分配缓存，能放下多少块就分多少块。
+# **放得下多少块？剩下的显存又要留给什么？**
+#
+# 下面是一块 80 GB 的卡，32 条 Llama-3.1-8B 的序列在上面增长。按播放：每个 token 都要占字节，到某个长度，缓存就会超出这块卡。
+
+# %% key="growing_bar" lang="en"
+from minikv.course.motion import MemoryBarMotion
+
+show(MemoryBarMotion("en", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batch=32))
+
+# %% key="growing_bar" lang="zh"
+from minikv.course.motion import MemoryBarMotion
+
+show(MemoryBarMotion("zh", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batch=32))
+
+# %% [markdown] key="able" lang="en"
+# After this lesson you can
+#
+# - **compute** how many blocks an engine makes, from the four numbers that it measures at start;
+# - **say** what each of them counts, and why the share of the GPU that you set may be read in two ways;
+# - **find** from a log which number was too large when an engine has too few blocks, or dies later.
+#
+# ## A negative number of blocks
+#
+# In June 2025 a user read a function called `allocate_kv_cache` and worked through it with small numbers:
+# a GPU of 1000 bytes, 500 of them taken, `gpu_memory_utilization` 0.2.
 # The code says
 #
 # ```python
@@ -28,15 +59,19 @@
 # and that is a negative number of blocks, on a GPU that is half empty
 # ([nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59), "buggy calculation for `num_kvcache_blocks`??").
 #
-# In February 2026 it happens in earnest.
-# An engine that is allowed 0.4 of a GPU starts beside another process, and an assertion fails: `used` counts everybody
+# In February 2026 it happened in earnest.
+# An engine that was allowed 0.4 of a GPU started beside another process, and an assertion failed: `used` counts every process
 # ([nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27)).
 # Others ask [why the number of blocks depends on the maximum length](https://github.com/vllm-project/vllm/issues/8185),
 # and why [21 GB of free memory hold only 631 blocks](https://github.com/NVIDIA/TensorRT-LLM/issues/2268).
+# %% [markdown] key="able" lang="zh" src="27ed224f"
+# 学完本课，你能够：
 #
-# **How many blocks fit, and what is the rest kept for?**
-# %% [markdown] key="question" lang="zh" src="7f76849d"
-# ## 问题
+# - 用引擎启动时测得的四个数，**算出**它会分多少块；
+# - **说出**每个数统计的是什么，以及你设定的利用率为什么有两种读法；
+# - 引擎块数太少或后来崩溃时，从日志里**找出**是哪个数太大。
+#
+# ## 负的块数
 #
 # 2025 年 6 月，有人读到一个叫 `allocate_kv_cache` 的函数，便代入几个小数字来验算。
 # GPU 共 1000 字节，其中 500 已占用，`gpu_memory_utilization` 为 0.2。
@@ -54,15 +89,13 @@
 # （[nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27)）。
 # 还有人问：[块数为什么和最大长度有关](https://github.com/vllm-project/vllm/issues/8185)？
 # [21 GB 空闲显存为什么只有 631 个块](https://github.com/NVIDIA/TensorRT-LLM/issues/2268)？
-#
-# **到底放得下多少块？剩下的显存又是留给谁的？**
 
 # %% [markdown] key="answer_words" lang="en"
-# One call answers the first asker.
+# One call answers the first question.
 # `utilization` can mean two things: a limit for everything on this GPU, or a limit for this process alone.
-# The line above has the first meaning; whoever finds its minus wrong has the second in mind.
-# %% [markdown] key="answer_words" lang="zh" src="3cdb6c76"
-# 第一个人的问题，一次调用就能回答。
+# The line above has the first meaning. If the negative result looks like a bug to you, you were assuming the second.
+# %% [markdown] key="answer_words" lang="zh" src="e71b58f6"
+# 第一个问题，一次调用就能回答。
 # 利用率（utilization）可以有两种含义：限制这块 GPU 上的全部占用，或者只限制本进程。
 # 上面那行代码用的是前一种；觉得负数不对的人，想的是后一种。
 

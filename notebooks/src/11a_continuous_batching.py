@@ -52,6 +52,18 @@ options = dict(num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
 static, continuous = run_batches(asks, 4, **options), run_load(asks, **options)
 show(seats({"静态批处理，每批四个": static, "连续批处理": continuous}, 4, "zh"))
 
+# %% key="seats_motion" lang="en"
+from minikv.course.motion import BatchingMotion
+
+# The same two runs, step by step: press play, or drag the slider.
+show(BatchingMotion("en", {"static batches of four": static, "continuous batching": continuous}, 4))
+
+# %% key="seats_motion" lang="zh"
+from minikv.course.motion import BatchingMotion
+
+# 同样两次运行，一步一步地看：按播放，或拖动滑块。
+show(BatchingMotion("zh", {"静态批处理，每批四个": static, "连续批处理": continuous}, 4))
+
 # %% [markdown] key="able" lang="en"
 # Both pictures are drawn from runs of a real scheduler. In the static batches almost half of the cells compute nothing.
 #

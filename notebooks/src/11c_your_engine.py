@@ -165,15 +165,50 @@ show_source(runner.forward)
 # `top_p` narrows the choice first: of the likeliest tokens it keeps as few as sum to at least `top_p`. With 1 it keeps all of them.
 # Every request brings its own temperature, `top_p` and seed.
 #
-# Here the same prompt is answered three times: alone, beside eleven others, and beside them in a pool so small that sequences are preempted. Before you run the cell: how many different answers will there be?
-# %% [markdown] key="sampling" lang="zh" src="3ca44c66"
+# Here are the six likeliest tokens behind the prompt above, at three temperatures. The logits are the same ones.
+# %% [markdown] key="sampling" lang="zh" src="4c74dfed"
 # ## 最后一个部件：从 logits 到 token
 #
 # 一次前向计算给每条序列一行 logits。温度为 0 时，下一个 token 就是最可能的那个；大于 0 时按概率抽取：logits 除以温度，经 softmax 变成概率，再用一个随机数选出一个 token。
 # `top_p` 先缩小范围：从最可能的 token 开始保留，概率之和达到 `top_p` 就不再往下取；等于 1 时全部保留。
 # 每个请求都有自己的温度、`top_p` 和随机种子。
 #
-# 同一个提示词抽取三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
+# 下面是上面那个提示词之后最可能的六个 token，在三种温度下的概率；logits 是同一组。
+
+# %% key="heat_code" lang="en"
+from minikv.course.charts import bars
+
+model, tokenizer = load("tiny-gqa")  # another one: nano's has nano's attention
+ids = tokenizer("ada paris the old cat sleeps ben oslo ? ben", return_tensors="pt")
+logits = model(**ids).logits[0, -1]  # [vocabulary]
+likeliest = logits.topk(6).indices.tolist()
+at = {
+    f"temperature {heat:g}": [round(each, 3) for each in (logits / heat).softmax(-1)[likeliest].tolist()]
+    for heat in (1.0, 2.0, 3.0)
+}
+show(bars(tokenizer.convert_ids_to_tokens(likeliest), at, x="probability of the next token"))
+
+# %% key="heat_code" lang="zh"
+from minikv.course.charts import bars
+
+model, tokenizer = load("tiny-gqa")  # 另取一个：nano 的那个已换成 nano 的注意力
+ids = tokenizer("ada paris the old cat sleeps ben oslo ? ben", return_tensors="pt")
+logits = model(**ids).logits[0, -1]  # [词表大小]
+likeliest = logits.topk(6).indices.tolist()
+at = {
+    f"温度 {heat:g}": [round(each, 3) for each in (logits / heat).softmax(-1)[likeliest].tolist()]
+    for heat in (1.0, 2.0, 3.0)
+}
+show(bars(tokenizer.convert_ids_to_tokens(likeliest), at, x="下一个 token 的概率"))
+
+# %% [markdown] key="sampling_predict" lang="en"
+# The higher the temperature, the more often another token is drawn.
+#
+# Now the same prompt is answered three times: alone, beside eleven others, and beside them in a pool so small that sequences are preempted. Before you run the cell: how many different answers will there be?
+# %% [markdown] key="sampling_predict" lang="zh" src="d5781b76"
+# 温度越高，越常抽到别的 token。
+#
+# 现在把同一个提示词抽取三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
 
 # %% key="sampling_code" lang="en"
 from minikv.models import recall_prompt
