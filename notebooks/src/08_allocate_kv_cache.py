@@ -32,12 +32,12 @@
 # %% key="growing_bar" lang="en"
 from minikv.course.motion import MemoryBarMotion
 
-show(MemoryBarMotion("en", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batch=32))
+show(MemoryBarMotion("en", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batch=32, steps=8))
 
 # %% key="growing_bar" lang="zh"
 from minikv.course.motion import MemoryBarMotion
 
-show(MemoryBarMotion("zh", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batch=32))
+show(MemoryBarMotion("zh", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batch=32, steps=8))
 
 # %% [markdown] key="able" lang="en"
 # After this lesson you can
@@ -641,16 +641,11 @@ percent = 100 * (paper.num_blocks / best - 1)
 print(t("paper_line", paper=paper.num_blocks, measured=best, percent=percent))
 
 # %% [markdown] key="budget_read" lang="en"
-# And live, for any model. The widget's CUDA context and workspace are assumptions, not this GPU's 1.79 GiB: hence more blocks.
+# The same for any model is live in [lesson 02](02_how_many_bytes.ipynb). There the CUDA context and the workspace are assumptions, not this GPU's 1.79 GiB.
 # On paper, what is outside of torch is a guess. That is what the warm-up is for.
-# %% [markdown] key="budget_read" lang="zh" src="57c1c3a1"
-# 再看可交互的组件，任何模型都行。它的 CUDA 上下文和工作空间是假定值，不是这块 GPU 的 1.79 GiB，所以块更多。
+# %% [markdown] key="budget_read" lang="zh" src="7fd29172"
+# 任何模型都能这样算，可交互的组件在[第 02 课](02_how_many_bytes.ipynb)。那里的 CUDA 上下文和工作空间是假定值，不是这块 GPU 的 1.79 GiB。
 # torch 之外占多少，纸面上只能靠猜；正因如此，才需要预热。
-
-# %% key="budget"
-from minikv.course.widgets import BudgetWidget
-
-show(BudgetWidget(t("lang"), model="Llama-3.1-8B", gpu="H100 SXM 80GB"))
 
 # %% [markdown] key="bind" lang="en"
 # ## Into the model: bind
