@@ -17,58 +17,65 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In June 2023 somebody asks the developers of a serving engine:
+# **How many GPUs does this traffic need? And how much of the answer can you have before you rent a single one?**
 #
-# > Let's imagine i want to deploy for 10 000 users, which hardware will be necessary ?
-#
-# ([text-generation-inference #439](https://github.com/huggingface/text-generation-inference/issues/439))
-#
-# In September 2025 somebody asks the makers of a tool that tunes serving engines whether it can estimate this for other GPUs,
-#
-# > without actually having infrastructure
-#
-# and hears that it needs real infrastructure to be accurate ([llm-optimizer #17](https://github.com/bentoml/llm-optimizer/issues/17)).
-#
-# **How many GPUs does this traffic need? And how much of the answer can be had before a single one is rented?**
-#
-# Ten thousand users are no load yet. How often do they ask? How long are their prompts? How much of a prompt was there before? How long may somebody wait?
-# Once that is said, the answer is one call. Here it is 5 requests a second, with prompts of some 7,000 tokens each, for a model of 70 billion parameters on pairs of H200. Before you run it: how many pairs would you rent?
-# %% [markdown] key="question" lang="zh" src="ffbd2664"
+# "Ten thousand users" is not a load yet. How often do they ask? How long are their prompts? How much of a prompt was there before? How long may a user wait?
+# Once you have said that, the answer is one call. Here it is 5 requests a second, with prompts of some 7,000 tokens each, for a model of 70 billion parameters on pairs of H200. Before you look: how many pairs would you rent?
+# %% [markdown] key="question" lang="zh" src="4b133b6d"
 # ## 问题
 #
-# 2023 年 6 月，有人问一个推理引擎的开发者：
+# **这些流量需要多少块 GPU？在租下第一块之前，答案能知道多少？**
 #
-# > Let's imagine i want to deploy for 10 000 users, which hardware will be necessary ?
-#
-# （[text-generation-inference #439](https://github.com/huggingface/text-generation-inference/issues/439)。意思是：假设我要给一万个用户部署，需要什么硬件？）
-#
-# 2025 年 9 月，又有人问一个调优工具的作者，能不能在没有实际硬件（without actually having infrastructure）的情况下估算。得到的回答是：要准，就得有真正的硬件（[llm-optimizer #17](https://github.com/bentoml/llm-optimizer/issues/17)）。
-#
-# **这些流量需要多少块 GPU？在租下第一块之前，答案能知道多少**？
-#
-# “一万个用户”还算不上负载。他们多久问一次？提示词有多长？其中有多少以前出现过？最多能让人等多久？
-# 这些说清楚了，答案就是一次调用。这里是每秒 5 个请求，提示词各有 7,000 个 token 左右，模型 700 亿参数，每两块 H200 放一份。运行之前先猜一猜：要租几对？
+# “一万个用户”还算不上负载。他们多久问一次？提示词有多长？其中有多少以前出现过？最多能让用户等多久？
+# 这些说清楚了，答案就是一次调用。这里是每秒 5 个请求，提示词各有 7,000 个 token 左右，模型 700 亿参数，每两块 H200 放一份。往下看之前先猜一猜：要租几对？
 
-# %% key="answer"
+# %% key="answer" lang="en"
 from functools import partial
 
+from minikv.course import Table
+from minikv.course.diagrams import fleet_requests
 from minikv.course.lessons.l17.traffic import BUSY
-from minikv.simulate import Fleet, Target, fewest
+from minikv.simulate import Fleet, Target, fewest, simulate
 
 traffic = BUSY.trace()
 pairs = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=2, router="prefix", block_size=128)
 found = fewest(traffic, pairs, Target(p99_ttft=2.0))
-print(t("answer_line", rate=BUSY.rate, replicas=found.replicas, gpus=found.gpus, p99=found.answers.ttft.p99))
+show(fleet_requests(simulate(traffic, pairs(replicas=found.replicas)), "en"))
+
+# %% key="answer" lang="zh"
+from functools import partial
+
+from minikv.course import Table
+from minikv.course.diagrams import fleet_requests
+from minikv.course.lessons.l17.traffic import BUSY
+from minikv.simulate import Fleet, Target, fewest, simulate
+
+traffic = BUSY.trace()
+pairs = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=2, router="prefix", block_size=128)
+found = fewest(traffic, pairs, Target(p99_ttft=2.0))
+show(fleet_requests(simulate(traffic, pairs(replicas=found.replicas)), "zh"))
 
 # %% [markdown] key="answer_read" lang="en"
-# (A **replica** is a copy of the model with a cache and a scheduler of its own; here two GPUs share one. A **router** in front decides which replica gets a request. And **p99** is the time that 99 of 100 requests do not exceed.)
+# After this lesson you can
+#
+# - **size** a fleet on paper: from a trace of requests to a number of GPUs;
+# - **explain** a wait: the queue, the prefill, what the cache found, what the router did;
+# - **judge** such a number: which assumption it depends on, and what to measure before you pay.
+#
+# A **replica** is a copy of the model with a cache and a scheduler of its own; here two GPUs share one. A **router** in front decides which replica gets a request. And **p99** is the time that 99 of 100 requests do not exceed: three pairs keep it below 2 s.
 #
 # No GPU was asked. `minikv.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
 #
 # In this lesson you take that number apart, as far down as the assumptions that it stands on.
 # By the end you can say for each of them what happens to the fleet if it is wrong. That is the point: what does harm is not a simulator that is wrong, but one that is believed.
-# %% [markdown] key="answer_read" lang="zh" src="a18b6583"
-# （**副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是这样一个时间：100 个请求里，有 99 个不超过它。）
+# %% [markdown] key="answer_read" lang="zh" src="fee98bf6"
+# 学完本课，你能够：
+#
+# - 在纸上为一个集群**定规模**：从一份请求轨迹推到 GPU 的块数；
+# - **解释**一次等待：排队、预填充、缓存命中了多少、路由器做了什么；
+# - **判断**这样一个数字：它取决于哪个假设，花钱之前该测什么。
+#
+# **副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是这样一个时间：100 个请求里，有 99 个不超过它。三对 H200 能把它控制在 2 秒以内。
 #
 # 没有动用任何 GPU。`minikv.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
 #
@@ -128,31 +135,48 @@ predict("session_share", ...)
 # $F$、$B$、$A$ 由模型推出（[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)），$P$ 和 $R$ 写在规格书上。
 # 其余四个，事先没有人知道。它们是**假设**，与 CPU 内存之间的速度也是：
 
-# %% key="assumptions"
+# %% key="assumptions" lang="en"
 from minikv.simulate import Assumptions
 
-for line in Assumptions().explain(t("lang")):
-    print("-", line)
+Table(["assumption"], [[line] for line in Assumptions().explain("en")])
+
+# %% key="assumptions" lang="zh"
+from minikv.simulate import Assumptions
+
+Table(["假设"], [[line] for line in Assumptions().explain("zh")])
 
 # %% [markdown] key="clock" lang="en"
 # With these, five steps of one replica, two H200 that share the model:
 # %% [markdown] key="clock" lang="zh" src="1a09c974"
 # 按这些假设，看一个副本（两块 H200 合用一个模型）的五种步：
 
-# %% key="clock_code"
+# %% key="clock_code" lang="en"
 clock = pairs().step_time
-steps = {
-    "one": ([], [6000]),
-    "many": ([], [6000] * 64),
-    "short": ([(0, 512)], []),
-    "long": ([(0, 8192)], []),
-    "mixed": ([(0, 8192)], [6000] * 64),
+steps = {  # (tokens before, tokens computed) of each prefill; tokens before of each decode
+    "decode, one sequence of 6,000 tokens": ([], [6000]),
+    "decode, 64 of them": ([], [6000] * 64),
+    "prefill of 512 tokens": ([(0, 512)], []),
+    "prefill of 8,192 tokens": ([(0, 8192)], []),
+    "prefill of 8,192 and 64 decodes": ([(0, 8192)], [6000] * 64),
 }
-print(t("clock_head"))
-for name, (prefill, decode) in steps.items():
-    parts = clock.parts(clock.cost.work(prefill, decode))
-    ms = {key: 1e3 * seconds for key, seconds in parts._asdict().items()}
-    print(t("clock_line", name=t("step_" + name), **ms, total=1e3 * parts.total))
+parts = {name: clock.parts(clock.cost.work(*work)) for name, work in steps.items()}
+rows = [(name, *(f"{1e3 * seconds:.1f}" for seconds in (*part, part.total))) for name, part in parts.items()]
+head = ["ms", "arithmetic", "memory", "link", "fixed", "step"]
+Table(head, rows, right=head[1:])
+
+# %% key="clock_code" lang="zh"
+clock = pairs().step_time
+steps = {  # (tokens before, tokens computed) of each prefill; tokens before of each decode
+    "解码，1 条 6,000 个 token 的序列": ([], [6000]),
+    "解码，64 条这样的序列": ([], [6000] * 64),
+    "预填充 512 个 token": ([(0, 512)], []),
+    "预填充 8,192 个 token": ([(0, 8192)], []),
+    "预填充 8,192 个 token，再加 64 条解码": ([(0, 8192)], [6000] * 64),
+}
+parts = {name: clock.parts(clock.cost.work(*work)) for name, work in steps.items()}
+rows = [(name, *(f"{1e3 * seconds:.1f}" for seconds in (*part, part.total))) for name, part in parts.items()]
+head = ["毫秒", "算力", "显存", "链路", "固定", "一步"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="clock_read" lang="en"
 # A decode waits for memory: 64 sequences do not even take twice as long as one. A prefill waits for arithmetic. And a step that does both takes little longer than its prefill alone, which is why engines mix them.
@@ -171,14 +195,35 @@ for name, (prefill, decode) in steps.items():
 # **请求轨迹**（trace）是一份请求的清单：何时到来、提示词和回答各有多长、哪些开头是相同的。不需要任何文本，谁也不必交出自己的内容。
 # 这里的轨迹由一个随机种子生成，真实流量有的它都有：多轮的对话，每段对话围绕四十份文档中的一份，有几份远比别的热门（`Load` 里叫作 system prompts）。取的是一天里最忙的一分钟，因为集群要按最忙的时候来定。
 
-# %% key="trace"
+# %% key="trace" lang="en"
 lengths = sorted(request.prompt_tokens for request in traffic.requests)
+middle = lengths[len(lengths) // 2]
 rate, mean = len(traffic) / traffic.duration, traffic.output_tokens / len(traffic)
-print(t("trace_rate", requests=len(traffic), seconds=traffic.duration, rate=rate))
-print(t("trace_prompts", median=lengths[len(lengths) // 2], longest=lengths[-1], mean=mean))
-for request in traffic.requests[:4]:
-    sizes = {"prompt": request.prompt_tokens, "output": request.output_tokens}
-    print(t("trace_line", at=request.arrival, **sizes, first=request.hash_ids[:2], last=request.hash_ids[-2:]))
+rows = [
+    (f"{one.arrival:.3f}", one.prompt_tokens, one.output_tokens, f"{one.hash_ids[:2]} ... {one.hash_ids[-2:]}")
+    for one in traffic.requests[:4]
+]
+notes = [
+    f"{len(traffic):,} requests in {traffic.duration:.0f} s, {rate:.1f} a second",
+    f"prompts: half have at most {middle:,} tokens, the longest {lengths[-1]:,}",
+    f"an answer has {mean:.0f} on average",
+]
+Table(["at, s", "prompt", "answer", "ids of its blocks"], rows, lines=notes, right=["at, s"])
+
+# %% key="trace" lang="zh"
+lengths = sorted(request.prompt_tokens for request in traffic.requests)
+middle = lengths[len(lengths) // 2]
+rate, mean = len(traffic) / traffic.duration, traffic.output_tokens / len(traffic)
+rows = [
+    (f"{one.arrival:.3f}", one.prompt_tokens, one.output_tokens, f"{one.hash_ids[:2]} ... {one.hash_ids[-2:]}")
+    for one in traffic.requests[:4]
+]
+notes = [
+    f"{traffic.duration:.0f} 秒里 {len(traffic):,} 个请求，每秒 {rate:.1f} 个",
+    f"提示词：一半不超过 {middle:,} 个 token，最长 {lengths[-1]:,} 个",
+    f"回答平均 {mean:.0f} 个",
+]
+Table(["到达，秒", "提示词", "回答", "块的编号"], rows, lines=notes, right=["到达，秒"])
 
 # %% [markdown] key="trace_read" lang="en"
 # (A little more came than the five a second that were ordered: chance.)
@@ -213,26 +258,29 @@ for request in traffic.requests[:4]:
 # 1,000 个块的块池，装着最近用过的 1,000 个块；1,001 个块的，装着同样这些，再多一个。所以大块池有小块池的**全部**内容：这就是**栈性质**（[Mattson 等，1970](https://doi.org/10.1147/sj.92.0078)）。
 # 把所有的块排成一个列表，最近用过的在最前。如果一个块排在第 700 位，那么 700 个块以上的块池都有它，再小的都没有。把轨迹走一遍，所有的大小就都有了答案：
 
-# %% key="capacity"
-import math
-
-import plotly.graph_objects as go
-
+# %% key="capacity" lang="en"
+from minikv.course.charts import lines
 from minikv.simulate import hit_rates
 
-sizes = [100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000, None]
-rates = hit_rates(traffic, sizes)
-own = pairs().blocks[0]
-lines = [t("capacity_line", size=size, rate=rate) for size, rate in zip(sizes[:-1], rates)]
-lines += [t("capacity_all", rate=rates[-1]), t("capacity_own", size=own)]
-figure = go.Figure(go.Scatter(x=sizes[:-1], y=[100 * rate for rate in rates[:-1]], mode="lines+markers"))
-figure.add_vline(x=own, line_dash="dash")
-figure.add_annotation(x=math.log10(own), y=8, text=t("capacity_one"), showarrow=False, xanchor="right")
-figure.add_hline(y=100 * rates[-1], line_dash="dot", annotation_text=t("capacity_none"), annotation_position="bottom left")
-figure.update_xaxes(type="log", title=t("capacity_x"))
-figure.update_yaxes(title=t("capacity_y"), range=[0, 100])
-figure.update_layout(height=340, margin={"t": 20, "r": 20})
-show(figure, text="\n".join(lines), caption=t("capacity_caption"))
+sizes = [100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000]
+*rates, most = hit_rates(traffic, [*sizes, None])
+name, one, all_of = "found, %", "one replica", "no limit"
+x = "blocks of 128 tokens in the pool"
+found_by_size = {name: {size: 100 * rate for size, rate in zip(sizes, rates)}}
+show(lines(found_by_size, x=x, y=name, log="x", marks={one: pairs().blocks[0]}, levels={all_of: 100 * most}))
+Table(["blocks", name], [(size, f"{rate:.1%}") for size, rate in zip(sizes, rates)], right=[name])
+
+# %% key="capacity" lang="zh"
+from minikv.course.charts import lines
+from minikv.simulate import hit_rates
+
+sizes = [100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 8000]
+*rates, most = hit_rates(traffic, [*sizes, None])
+name, one, all_of = "命中，%", "一个副本", "不设上限"
+x = "块池的大小，每块 128 个 token"
+found_by_size = {name: {size: 100 * rate for size, rate in zip(sizes, rates)}}
+show(lines(found_by_size, x=x, y=name, log="x", marks={one: pairs().blocks[0]}, levels={all_of: 100 * most}))
+Table(["块数", name], [(size, f"{rate:.1%}") for size, rate in zip(sizes, rates)], right=[name])
 
 # %% [markdown] key="capacity_read" lang="en"
 # The dashed line is what one replica has. (Not all of it is there to be found: what running sequences hold is in use.)
@@ -243,12 +291,19 @@ show(figure, text="\n".join(lines), caption=t("capacity_caption"))
 #
 # 并不是每种规则都有这个性质。比如先进先出（FIFO）：忘掉最早进来的块，不管后来用没用过。看那个有十二次请求的经典例子（[Belady 等，1969](https://doi.org/10.1145/363011.363155)）：
 
-# %% key="fifo"
+# %% key="fifo" lang="en"
 from minikv.course.lessons.l17.lru_hits import hits_by_age, lru_hits
 
 requests = [[block] for block in (1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5)]
-for name, rule in (("FIFO", hits_by_age), ("LRU", lru_hits)):
-    print(t("fifo_line", name=name, hits=rule(requests, [3, 4, 5])))
+rows = [(name, *rule(requests, [3, 4, 5])) for name, rule in (("FIFO", hits_by_age), ("LRU", lru_hits))]
+Table(["found of 12", "3 blocks", "4 blocks", "5 blocks"], rows)
+
+# %% key="fifo" lang="zh"
+from minikv.course.lessons.l17.lru_hits import hits_by_age, lru_hits
+
+requests = [[block] for block in (1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5)]
+rows = [(name, *rule(requests, [3, 4, 5])) for name, rule in (("FIFO", hits_by_age), ("LRU", lru_hits))]
+Table(["12 次里命中", "3 个块", "4 个块", "5 个块"], rows)
 
 # %% [markdown] key="fifo_read" lang="en"
 # With FIFO four blocks find less than three. Where that can happen nobody can search: neither for the smallest pool nor for the smallest fleet.
@@ -291,44 +346,61 @@ predict("mean_wait", ...)
 # %% [markdown] key="wait_run" lang="zh" src="76a11a2e"
 # 模拟器并不知道什么公式。让它来跑同样的队列，每秒的请求越来越多：
 
-# %% key="wait_code"
+# %% key="wait_code" lang="en"
+import numpy as np
+
 from minikv.course.lessons.l17.traffic import md1_wait, one_at_a_time
 
-queues = {}
-print(t("wait_head"))
+queues, rows = {}, []
 for utilisation in (0.5, 0.8, 0.9, 0.95):
     queues[utilisation], service = one_at_a_time(pairs(), utilisation)
-    waited = queues[utilisation].answers().queued
-    waits = {"mean": queues[utilisation].queued.mean(), "p50": waited.p50, "p99": waited.p99}
-    print(t("wait_line", busy=utilisation, formula=md1_wait(utilisation, service), **waits))
+    queued = queues[utilisation].queued
+    waits = md1_wait(utilisation, service), queued.mean(), *np.percentile(queued, [50, 99])
+    rows.append((f"{utilisation:.0%}", *(f"{wait:.2f}" for wait in waits)))
+head = ["busy", "formula, mean", "simulated, mean", "p50", "p99"]
+Table(head, rows, right=head, title="seconds in the queue")
 
-# %% key="stick"
-shares = [percent / 100 for percent in range(98)]
-waits = [md1_wait(share, service) for share in shares]
-figure = go.Figure(go.Scatter(x=[100 * share for share in shares], y=waits, name=t("stick_formula")))
-seen = [outcome.queued.mean() for outcome in queues.values()]
-figure.add_scatter(x=[100 * busy for busy in queues], y=seen, mode="markers", name=t("stick_simulated"), marker_size=9)
-figure.update_xaxes(title=t("stick_x"))
-figure.update_yaxes(title=t("stick_y"))
-figure.update_layout(height=320, margin={"t": 20, "r": 20})
-times = md1_wait(0.95, service) / md1_wait(0.5, service)
-show(figure, text=t("stick_text", times=times), caption=t("stick_caption"))
+# %% key="wait_code" lang="zh"
+import numpy as np
+
+from minikv.course.lessons.l17.traffic import md1_wait, one_at_a_time
+
+queues, rows = {}, []
+for utilisation in (0.5, 0.8, 0.9, 0.95):
+    queues[utilisation], service = one_at_a_time(pairs(), utilisation)
+    queued = queues[utilisation].queued
+    waits = md1_wait(utilisation, service), queued.mean(), *np.percentile(queued, [50, 99])
+    rows.append((f"{utilisation:.0%}", *(f"{wait:.2f}" for wait in waits)))
+head = ["利用率", "公式，平均", "模拟，平均", "p50", "p99"]
+Table(head, rows, right=head, title="排队的秒数")
+
+# %% key="stick" lang="en"
+formula = {percent: md1_wait(percent / 100, service) for percent in range(98)}
+simulated = {round(100 * busy): float(outcome.queued.mean()) for busy, outcome in queues.items()}
+x, y = "share of the time in which the replica is busy, %", "mean wait in the queue, s"
+show(lines({"formula": formula, "simulated": simulated}, x=x, y=y, points=["simulated"]))
+
+# %% key="stick" lang="zh"
+formula = {percent: md1_wait(percent / 100, service) for percent in range(98)}
+simulated = {round(100 * busy): float(outcome.queued.mean()) for busy, outcome in queues.items()}
+x, y = "副本忙碌的时间占比，%", "平均排队时间，秒"
+show(lines({"公式": formula, "模拟": simulated}, x=x, y=y, points=["模拟"]))
 
 # %% [markdown] key="wait_read" lang="en"
-# From half busy to 95 % the load does not even double, and the wait is many times as long. The curve looks like a hockey stick lying on its back; all of sizing is about staying left of its bend.
+# From half busy to 95 % the load does not even double, and the mean wait is 19 times as long. The curve looks like a hockey stick lying on its back; all of sizing is about staying left of its bend.
 # (The last line is the least certain one: a long queue takes long to come and go, and a few thousand requests see only some of them.)
 #
-# And look at p99. The mean is nobody's experience: half of the requests wait less than that, and one in a hundred waits several times as long.
+# And look at p99. Half of the requests wait less than the mean, and one in a hundred waits several times as long.
 #
 # ### How many are there
 #
 # One law holds for every queue, whatever comes and however it is served ([Little, 1961](https://doi.org/10.1287/opre.9.3.383)): *the mean number in the system is the rate times the mean time that each spends there.*
 # A simulation that loses a request, or counts a second twice, breaks it.
-# %% [markdown] key="wait_read" lang="zh" src="9df5e38e"
-# 从半忙到 95%，负载还不到两倍，等待却长了许多倍。这条曲线像一根平放的曲棍球杆；容量规划的全部功夫，就是留在弯折处的左边。
+# %% [markdown] key="wait_read" lang="zh" src="1c4bf9e3"
+# 从半忙到 95%，负载还不到两倍，平均等待却变成了 19 倍。这条曲线像一根平放的曲棍球杆；容量规划的全部功夫，就是留在弯折处的左边。
 # （最后一行最不可靠：队列长了，形成和消散都慢，几千个请求只赶得上几次。）
 #
-# 再看 p99。平均值不是任何人的真实体验：一半的请求等得比它短，而每一百个里有一个，要等它的好几倍。
+# 再看 p99。一半的请求等得比平均值短，而每一百个里有一个，要等它的好几倍。
 #
 # ### 里面有多少个
 #
@@ -338,11 +410,23 @@ show(figure, text=t("stick_text", times=times), caption=t("stick_caption"))
 # %% key="predict_little"
 predict("in_system", ...)
 
-# %% key="little"
-for utilisation, outcome in queues.items():
-    law = outcome.answers().littles_law
-    product = law.rate * law.time
-    print(t("little_line", busy=utilisation, seen=law.in_system, rate=law.rate, time=law.time, product=product))
+# %% key="little" lang="en"
+laws = {busy: outcome.answers().littles_law for busy, outcome in queues.items()}
+rows = [
+    (f"{busy:.0%}", *(f"{figure:.3f}" for figure in (law.in_system, law.rate, law.time, law.rate * law.time)))
+    for busy, law in laws.items()
+]
+head = ["busy", "in the system", "rate, 1/s", "time, s", "rate x time"]
+Table(head, rows, right=head)
+
+# %% key="little" lang="zh"
+laws = {busy: outcome.answers().littles_law for busy, outcome in queues.items()}
+rows = [
+    (f"{busy:.0%}", *(f"{figure:.3f}" for figure in (law.in_system, law.rate, law.time, law.rate * law.time)))
+    for busy, law in laws.items()
+]
+head = ["利用率", "系统里的个数", "到达率，1/秒", "停留，秒", "到达率 × 停留"]
+Table(head, rows, right=head)
 
 # %% [markdown] key="little_read" lang="en"
 # ### Percentiles
@@ -353,59 +437,80 @@ for utilisation, outcome in queues.items():
 #
 # p99 必须对全体请求来求。整个集群的 p99 不是各副本 p99 的平均值，平均值的分位数更是什么都不是。看两个副本，其中一个很忙：
 
-# %% key="percentiles"
-import numpy as np
-
+# %% key="percentiles" lang="en"
 busy, calm = queues[0.9].ttft, queues[0.5].ttft[:800]
-each = [np.percentile(times, 99) for times in (busy, calm)]
-of_means = np.percentile([times.mean() for times in (busy, calm)], 99)
-print(t("percentile_line", all=np.percentile([*busy, *calm], 99), mean=np.mean(each), of_means=of_means))
+ways = {
+    "p99 of all requests": np.percentile([*busy, *calm], 99),
+    "mean of the replicas' p99": np.mean([np.percentile(times, 99) for times in (busy, calm)]),
+    "p99 of their means": np.percentile([times.mean() for times in (busy, calm)], 99),
+}
+Table(["", "seconds"], [(name, f"{seconds:.2f}") for name, seconds in ways.items()], right=["seconds"])
+
+# %% key="percentiles" lang="zh"
+busy, calm = queues[0.9].ttft, queues[0.5].ttft[:800]
+ways = {
+    "全体请求的 p99": np.percentile([*busy, *calm], 99),
+    "各副本 p99 的平均": np.mean([np.percentile(times, 99) for times in (busy, calm)]),
+    "各副本平均值的 p99": np.percentile([times.mean() for times in (busy, calm)], 99),
+}
+Table(["", "秒"], [(name, f"{seconds:.2f}") for name, seconds in ways.items()], right=["秒"])
 
 # %% [markdown] key="percentiles_read" lang="en"
-# Such errors get published. In July 2026 the TTFT on a benchmark's dashboard *falls* as more ask at once: it was a mean, and its author replaced it by percentiles, with the wait of the queue as a figure of its own ([PR #32](https://github.com/aarora79/agentic-coding-harness-benchmarks/pull/32)). In the same month a simulator is found to leave a wait out of its TTFT, where prefill and decode have GPUs of their own: the one in front of the decode. So it reports less than a user would see ([inference-sim #1510](https://github.com/inference-sim/inference-sim/issues/1510)).
+# Only the first is the service's p99. The other two look like one, and promise less than a third of it at worst.
 # (Exercise 17.2: TTFT with its wait, and percentiles of all.)
 #
 # ## Where a request goes
 #
 # Every replica has a cache of its own. So it matters where the next turn of a conversation goes: only one replica has the history.
-# %% [markdown] key="percentiles_read" lang="zh" src="e4a76b78"
-# 这样的错误会被公布出来。2026 年 7 月，一份评测的仪表盘上，同时提问的人越多，TTFT 反而**越低**：原来那是平均值；作者把它换成了分位数，并把排队时间单独列出（[PR #32](https://github.com/aarora79/agentic-coding-harness-benchmarks/pull/32)）。同一个月，有人发现一个模拟器在预填充与解码分开部署时，TTFT 漏掉了解码之前的排队，报出来的比用户看到的小（[inference-sim #1510](https://github.com/inference-sim/inference-sim/issues/1510)）。
+# %% [markdown] key="percentiles_read" lang="zh" src="edb4d2c8"
+# 只有第一个数是整个服务的 p99。另外两个看着也像，最差的那个却不到它的三分之一。
 # （练习 17.2：带排队的 TTFT，以及对全体求分位数。）
 #
 # ## 请求往哪里去
 #
 # 每个副本有自己的缓存。所以一段对话的下一轮往哪里去，很要紧：只有一个副本存着它的历史。
 
-# %% key="routers"
-from minikv.simulate import ROUTERS, simulate
+# %% key="routers" lang="en"
+from minikv.course.lessons.l17.shown import answers_table
+from minikv.simulate import ROUTERS
 
+outcomes = {name: simulate(traffic, pairs(router=name, replicas=3)) for name in ROUTERS}
+percents = [*range(0, 100, 5), 99]
+waits = {
+    name: dict(zip(percents, np.percentile(outcome.ttft, percents).tolist()))
+    for name, outcome in outcomes.items()
+}
+x, y = "share of the requests, the fastest first, %", "to first token at most, s"
+show(lines(waits, x=x, y=y, log="y", levels={"bound": 2.0}))
+answers_table({name: outcome.answers() for name, outcome in outcomes.items()}, "en")
 
-def show_run(name, answers):
-    tpot = 1e3 * answers.tpot.p99
-    print(t("run_line", name=name, hits=answers.hit_rate, p50=answers.ttft.p50, p99=answers.ttft.p99, tpot=tpot))
+# %% key="routers" lang="zh"
+from minikv.course.lessons.l17.shown import answers_table
+from minikv.simulate import ROUTERS
 
-
-print(t("run_head"))
-for name in ROUTERS:
-    show_run(name, simulate(traffic, pairs(router=name, replicas=3)).answers())
+outcomes = {name: simulate(traffic, pairs(router=name, replicas=3)) for name in ROUTERS}
+percents = [*range(0, 100, 5), 99]
+waits = {
+    name: dict(zip(percents, np.percentile(outcome.ttft, percents).tolist()))
+    for name, outcome in outcomes.items()
+}
+x, y = "请求的占比，从最快的数起，%", "首 token 延迟不超过，秒"
+show(lines(waits, x=x, y=y, log="y", levels={"界限": 2.0}))
+answers_table({name: outcome.answers() for name, outcome in outcomes.items()}, "zh")
 
 # %% [markdown] key="routers_read" lang="en"
-# - **round-robin** takes the replicas in turn. It is fair, and blind.
-# - **least-loaded** takes the one with the fewest tokens left to compute. That sounds better; for a conversation it is as blind.
-# - **prefix** takes the one that has most of the prompt. But not at any price: whoever has more to do than 1.25 times the mean, and one prompt like this on top, is left out. (The bound is that of [consistent hashing with bounded loads](https://arxiv.org/abs/1608.01350).)
+# - **round-robin** takes the replicas in turn. The shares are equal, and what the caches hold does not count.
+# - **least-loaded** takes the replica with the fewest tokens left to compute. That sounds better, but it doesn't look at the caches either.
+# - **prefix** takes the replica that has most of the prompt. But not at any price: a replica that has more to do than 1.25 times the mean, and one prompt like this on top, is left out. (The bound is that of [consistent hashing with bounded loads](https://arxiv.org/abs/1608.01350).)
 #
-# The same six GPUs, and other answers. What is not found has to be computed, and what is computed makes others wait.
-#
-# In the wild: since vLLM breaks ties by rotation, "consecutive turns rotate across DP ranks — and every turn misses the prefix its previous turn left in that rank's KV cache" ([#52463](https://github.com/vllm-project/vllm/issues/52463), August 2026). And whoever proposes prefix affinity for SGLang measures p99 TTFT on real GPUs: 27.5 s with round-robin, 31.7 s by load, 6.8 s by prefix ([PR #31170](https://github.com/sgl-project/sglang/pull/31170)).
+# The same six GPUs, and p99 is 3.57 s, 2.38 s or 1.78 s. What is not found has to be computed, and what is computed makes others wait.
 # (Exercise 17.3 is the router.)
-# %% [markdown] key="routers_read" lang="zh" src="d609cac3"
-# - **round-robin**：副本轮流来。很公平，也很盲目。
-# - **least-loaded**：选剩下的 token 最少的。听起来好些；对一段对话来说，一样盲目。
-# - **prefix**：选提示词命中最多的。但不是不惜代价：手上的活超过平均值的 1.25 倍、再加这样一个提示词的，就排除在外。（这个界限来自[负载有界的一致性哈希](https://arxiv.org/abs/1608.01350)。）
+# %% [markdown] key="routers_read" lang="zh" src="180858b7"
+# - **round-robin**：副本轮流来。分得很均匀，但完全不看前缀命中。
+# - **least-loaded**：选剩下的 token 最少的副本。听起来好些，但同样不看缓存里有什么。
+# - **prefix**：选提示词命中最多的副本。但不是不惜代价：如果一个副本的负载超过平均值的 1.25 倍、再加这样一个提示词，就排除在外。（这个界限来自[负载有界的一致性哈希](https://arxiv.org/abs/1608.01350)。）
 #
-# GPU 是同样多的 GPU，答案却不同。没有命中的就得计算，计算的时候别人就得等。
-#
-# 现实中的例子：vLLM 改成用轮转来打破平局之后，一段对话相邻的两轮会落到不同的 DP rank 上，每一轮都错过上一轮留下的前缀（[#52463](https://github.com/vllm-project/vllm/issues/52463)，2026 年 8 月）。有人提议给 SGLang 加上前缀亲和，在真实的 GPU 上测了 p99 TTFT：轮流是 27.5 秒，按负载是 31.7 秒，按前缀是 6.8 秒（[PR #31170](https://github.com/sgl-project/sglang/pull/31170)）。
+# 同样是六块 GPU，p99 却分别是 3.57 秒、2.38 秒和 1.78 秒。因为没有命中的就得计算，而计算的时候，别的请求就得等。
 # （练习 17.3 就是写这个路由器。）
 
 # %% [markdown] key="widget_read" lang="en"
@@ -429,11 +534,15 @@ for name in ROUTERS:
 # 3. 流量加倍。现在要多少个副本：也是两倍吗？
 # 4. 两个副本，GPU 换成 H100。先看条形，再给它们 64 GiB 的 CPU 内存。什么回来了，什么没有？
 
-# %% key="widget"
+# %% key="widget" lang="en"
 from minikv.course.widgets import FleetWidget
 
-widget = FleetWidget(t("lang"), traffic.head(250), replicas=2)
-show(widget, text=widget.text())
+show(FleetWidget("en", traffic.head(250), replicas=2))
+
+# %% key="widget" lang="zh"
+from minikv.course.widgets import FleetWidget
+
+show(FleetWidget("zh", traffic.head(250), replicas=2))
 
 # %% [markdown] key="memory" lang="en"
 # ## Memory in two places
@@ -447,25 +556,44 @@ show(widget, text=widget.text())
 # %% key="predict_host"
 predict("host_tokens", ...)
 
-# %% key="memory_code"
+# %% key="memory_code" lang="en"
 from minikv.units import GIB
 
+small, plan = "H100 SXM 80GB", partial(Fleet.plan, "Llama-3.1-70B", router="prefix", block_size=128)
 fleets = {
     "4 x 2 H200": ("H200", 2, {}),
-    "4 x 2 H100": ("H100 SXM 80GB", 2, {}),
-    "   + 64 GiB": ("H100 SXM 80GB", 2, {"host_kv_bytes": 64 * GIB}),
-    "   KV in fp8": ("H100 SXM 80GB", 2, {"kv_dtype": "fp8"}),
-    "2 x 4 H100": ("H100 SXM 80GB", 4, {}),
+    "4 x 2 H100": (small, 2, {}),
+    "4 x 2 H100 + 64 GiB": (small, 2, {"host_kv_bytes": 64 * GIB}),
+    "4 x 2 H100, fp8": (small, 2, {"kv_dtype": "fp8"}),
+    "2 x 4 H100": (small, 4, {}),
 }
-print(t("memory_head"))
+eight = {}
 for name, (gpu, tp, options) in fleets.items():
-    fleet = Fleet.plan("Llama-3.1-70B", gpu, tp=tp, replicas=8 // tp, router="prefix", block_size=128, **options)
-    answers = simulate(traffic, fleet).answers()
-    shares = {"hits": answers.hit_rate, "host": answers.host_hit_rate, "blocked": answers.blocked}
-    print(t("memory_line", name=name, tokens=128 * fleet.blocks[0], **shares, p99=answers.ttft.p99))
+    fleet = plan(gpu, tp=tp, replicas=8 // tp, **options)
+    eight[f"{name}: {128 * fleet.blocks[0]:,} tokens"] = simulate(traffic, fleet).answers()
+answers_table(eight, "en")
+
+# %% key="memory_code" lang="zh"
+from minikv.units import GIB
+
+small, plan = "H100 SXM 80GB", partial(Fleet.plan, "Llama-3.1-70B", router="prefix", block_size=128)
+fleets = {
+    "4 x 2 H200": ("H200", 2, {}),
+    "4 x 2 H100": (small, 2, {}),
+    "4 x 2 H100 + 64 GiB": (small, 2, {"host_kv_bytes": 64 * GIB}),
+    "4 x 2 H100, fp8": (small, 2, {"kv_dtype": "fp8"}),
+    "2 x 4 H100": (small, 4, {}),
+}
+eight = {}
+for name, (gpu, tp, options) in fleets.items():
+    fleet = plan(gpu, tp=tp, replicas=8 // tp, **options)
+    eight[f"{name}: {128 * fleet.blocks[0]:,} token"] = simulate(traffic, fleet).answers()
+answers_table(eight, "zh")
 
 # %% [markdown] key="memory_read" lang="en"
-# A card with three quarters more memory, and the wait is another world. The weights take the same bytes on both; what is *left* is what counts, and two H100 have hardly anything left.
+# (The tokens are those that one replica's cache holds. *Blocked* is the share of the busy time in which a request waited for nothing but blocks.)
+#
+# An H200 has three quarters more memory than an H100, and p99 is 1.23 s instead of 84.31 s. The weights take the same bytes on both. What is *left* counts, and two H100 have hardly anything left.
 #
 # - **Host memory** keeps what the GPU evicts ([lesson 12](12_beyond_one_gpu.ipynb)). Most of the prompts' tokens are found again, and p99 is nearly halved. But *blocked* does not fall: a sequence that runs needs its blocks on the GPU. A second tier gives back what was found, and no room.
 # - **KV in fp8** gives room: twice the tokens ([lesson 13](13_half_the_bytes.ipynb)).
@@ -476,10 +604,12 @@ for name, (gpu, tp, options) in fleets.items():
 # ### The block size
 #
 # Larger blocks: fewer of them to look up, but the last block of each sequence is half empty, and only a full block can be shared.
-# %% [markdown] key="memory_read" lang="zh" src="47da4416"
-# 显存多四分之三，等待就是另一番天地。权重在两种卡上占的字节一样多；要紧的是**剩下**多少，而两块 H100 几乎不剩什么。
+# %% [markdown] key="memory_read" lang="zh" src="0e1b7381"
+# （token 数是一个副本的缓存放得下的；“缺块”是计算时间里，有请求只因为没有块而等待的占比。）
 #
-# - **CPU 内存**留住 GPU 淘汰掉的块（[第 12 课](12_beyond_one_gpu.ipynb)）。提示词的大部分又能找到了，p99 几乎减半。可是“卡住”一栏没有降：运行中的序列，块必须在 GPU 上。第二层内存还给你的是命中，不是空间。
+# 显存只多了 3/4，p99 首 token 延迟却差了近 70 倍（1.23 秒对 84.31 秒）。因为权重在两种卡上占的字节一样多，要紧的是**剩下**多少，而两块 H100 几乎不剩什么。
+#
+# - **CPU 内存**留住 GPU 淘汰掉的块（[第 12 课](12_beyond_one_gpu.ipynb)）。提示词的大部分又能找到了，p99 几乎减半。可是“缺块”一栏没有降，因为运行中的序列，块必须在 GPU 上。第二层内存还给你的是命中，不是空间。
 # - **KV 用 fp8**，给的才是空间：token 多一倍（[第 13 课](13_half_the_bytes.ipynb)）。
 # - **两个四卡副本**，而不是四个两卡副本：权重只放两份，不是四份。同样八块卡，问题就没有了。
 #
@@ -489,14 +619,25 @@ for name, (gpu, tp, options) in fleets.items():
 #
 # 块越大，要查找的块就越少；但每条序列的最后一个块平均空着一半，而且只有满的块才能共用。
 
-# %% key="sizes"
+# %% key="sizes" lang="en"
 from minikv.simulate import sweep
 
-print(t("size_head"))
+rows = []
 for row in sweep(traffic.head(150), partial(pairs, replicas=3), block_size=[16, 128, 512, 2048]):
-    answers = row.answers
-    size, p99 = row.settings["block_size"], answers.ttft.p99
-    print(t("size_line", size=size, waste=answers.waste, hits=answers.hit_rate, p99=p99))
+    waste, hits, p99 = row.answers.waste, row.answers.hit_rate, row.answers.ttft.p99
+    rows.append((row.settings["block_size"], f"{waste:.1%}", f"{hits:.1%}", f"{p99:.2f}"))
+head = ["block size", "slots wasted", "found", "TTFT p99, s"]
+Table(head, rows, right=head)
+
+# %% key="sizes" lang="zh"
+from minikv.simulate import sweep
+
+rows = []
+for row in sweep(traffic.head(150), partial(pairs, replicas=3), block_size=[16, 128, 512, 2048]):
+    waste, hits, p99 = row.answers.waste, row.answers.hit_rate, row.answers.ttft.p99
+    rows.append((row.settings["block_size"], f"{waste:.1%}", f"{hits:.1%}", f"{p99:.2f}"))
+head = ["块大小", "浪费的槽位", "命中", "TTFT p99，秒"]
+Table(head, rows, right=head)
 
 # %% [markdown] key="sizes_read" lang="en"
 # With prompts of thousands of tokens a block of 16 or of 128 makes no difference here, and with 128 the simulation has an eighth of the blocks to look up. With prompts of 200 tokens it would: try it with `Load(prompt_tokens=200, ...)`.
@@ -511,29 +652,35 @@ for row in sweep(traffic.head(150), partial(pairs, replicas=3), block_size=[16, 
 #
 # `fewest` 一个接一个地问：这么多副本行不行？每问一次，就要把全部流量模拟一遍；所以它尽量少问，再把答案两旁的也试一下：
 
-# %% key="cheapest"
+# %% key="cheapest" lang="en"
 from minikv.simulate.floor import ttft_floor
 
+cards = {"2 H200": ("H200", 2), "4 H100": (small, 4), "1 B200": ("B200 SXM", 1)}
+target, searches = Target(p99_ttft=2.0), {}
+for name, (gpu, tp) in cards.items():
+    searches[name] = fewest(traffic, partial(plan, gpu, tp=tp), target).tried
+waits = {name: {one.gpus: one.ttft.p99 for one in tried.values()} for name, tried in searches.items()}
+floor = float(np.percentile(ttft_floor(traffic, pairs()), 99))
+levels = {"bound": target.p99_ttft, "floor of the H200": floor}
+show(lines(waits, x="GPUs", y="p99 to first token, s", log="y", levels=levels))
+answers_table({f"{n} x {name}": one for name, tried in searches.items() for n, one in tried.items()}, "en")
 
-def show_fewest(name, found):
-    for replicas, answers in found.tried.items():
-        mark = "<-" if replicas == found.replicas else "  "
-        shares = {"hits": answers.hit_rate, "blocked": answers.blocked}
-        words = {"name": name, "mark": mark, "replicas": replicas, "gpus": answers.gpus}
-        print(t("tried_line", p99=answers.ttft.p99, **shares, **words))
+# %% key="cheapest" lang="zh"
+from minikv.simulate.floor import ttft_floor
 
-
-floor = np.percentile(ttft_floor(traffic, pairs()), 99)
-print(t("tried_head"))
-show_fewest("H200, tp=2", found)
-print(t("floor_line", floor=floor))
-for gpu, tp in (("H100 SXM 80GB", 4), ("B200 SXM", 1)):
-    make = partial(Fleet.plan, "Llama-3.1-70B", gpu, tp=tp, router="prefix", block_size=128)
-    show_fewest(f"{gpu.split()[0]}, tp={tp}", fewest(traffic, make, Target(p99_ttft=2.0)))
+cards = {"2 H200": ("H200", 2), "4 H100": (small, 4), "1 B200": ("B200 SXM", 1)}
+target, searches = Target(p99_ttft=2.0), {}
+for name, (gpu, tp) in cards.items():
+    searches[name] = fewest(traffic, partial(plan, gpu, tp=tp), target).tried
+waits = {name: {one.gpus: one.ttft.p99 for one in tried.values()} for name, tried in searches.items()}
+floor = float(np.percentile(ttft_floor(traffic, pairs()), 99))
+levels = {"界限": target.p99_ttft, "H200 的下限": floor}
+show(lines(waits, x="GPU", y="首 token 延迟的 p99，秒", log="y", levels=levels))
+answers_table({f"{n} x {name}": one for name, tried in searches.items() for n, one in tried.items()}, "zh")
 
 # %% [markdown] key="cheapest_read" lang="en"
-# One B200 is a lesson in itself: the weights of 70B leave it hardly any room. So little is found again, and for much of the time somebody waits for *blocks* alone. Two more cards, and three of them do what takes six H200.
-# And more replicas help less and less. The line about the floor says where that ends: a document that nobody has yet must be computed, by one replica alone, however many there are.
+# One B200 is a lesson in itself: the weights of 70B leave it hardly any room. So little is found again, and for much of the time a request waits for *blocks* alone. Two more cards, and three of them do what takes six H200.
+# And more replicas help less and less. The line of the floor says where that ends: a document that is in no cache yet must be computed, by one replica alone, however many there are.
 # (Exercise 17.4 is the search.)
 #
 # On the command line the same question is:
@@ -546,10 +693,10 @@ for gpu, tp in (("H100 SXM 80GB", 4), ("B200 SXM", 1)):
 #
 # ### Divide
 #
-# In July 2026 somebody asks for a script that finds the minimal number of GPUs of a "perfect system": the rate, divided by what a replica can do, rounded up ([llm-d-autoscaling #1499](https://github.com/llm-d/llm-d-autoscaling/issues/1499), which calls it a lower bound). Let us divide:
-# %% [markdown] key="cheapest_read" lang="zh" src="48c5875d"
-# 单独一块 B200 就很说明问题：70B 的权重放进去，几乎不剩空间。所以命中很少，而且有很多时间，总有人在等的只是**块**。再加两块，三块卡就抵得上六块 H200。
-# 而且副本越多，再加的用处越小。关于下限的那一行说明它止于何处：谁都还没有的文档总得有人计算，副本再多，也只能由其中一个来算。
+# The shortest plan is a division: the tokens that come in a second, divided by those that a replica computes in a second, rounded up. Let us divide:
+# %% [markdown] key="cheapest_read" lang="zh" src="0b1eaa04"
+# 单独一块 B200 就很说明问题：70B 的权重放进去，几乎不剩空间。所以命中很少，而且有很多时间，总有请求只是在等**块**。再加两块，三块卡就抵得上六块 H200。
+# 而且副本越多，再加的用处越小。图里的下限说明它止于何处：还不在任何缓存里的文档总得计算，副本再多，也只能由其中一个来算。
 # （练习 17.4 就是这种查找。）
 #
 # 在命令行里，同样的问题写作：
@@ -562,16 +709,27 @@ for gpu, tp in (("H100 SXM 80GB", 4), ("B200 SXM", 1)):
 #
 # ### 一除了之
 #
-# 2026 年 7 月，有人想要一个脚本，算出“完美系统”最少要几块 GPU：请求速率除以一个副本的能力，向上取整（[llm-d-autoscaling #1499](https://github.com/llm-d/llm-d-autoscaling/issues/1499)，文中说明这只是下界）。那就来除一除：
+# 最省事的规划是一次除法：每秒到来的 token，除以一个副本每秒能算的 token，向上取整。那就来除一除：
 
-# %% key="divide"
-able = clock.prefill_rate(8192)
-asked = traffic.prompt_tokens / traffic.duration
-for name, rate in (("nothing", 0.0), ("all", rates[-1])):
-    need = asked * (1 - rate) / able
-    words = {"cache": t("cache_" + name), "up": math.ceil(need)}
-    print(t("divide_line", tokens=asked * (1 - rate), able=able, need=need, **words))
-print(t("divide_found", replicas=found.replicas))
+# %% key="divide" lang="en"
+import math
+
+able, asked, rows = clock.prefill_rate(8192), traffic.prompt_tokens / traffic.duration, []
+for name, rate in (("nothing is found again", 0.0), ("all is found that can be", most)):
+    left = asked * (1 - rate)
+    rows.append((name, round(left), round(able), f"{left / able:.2f}", math.ceil(left / able), found.replicas))
+head = ["", "to compute, tokens/s", "a replica, tokens/s", "quotient", "replicas", "simulated"]
+Table(head, rows, right=["quotient"])
+
+# %% key="divide" lang="zh"
+import math
+
+able, asked, rows = clock.prefill_rate(8192), traffic.prompt_tokens / traffic.duration, []
+for name, rate in (("什么都没有命中", 0.0), ("能命中的全部命中", most)):
+    left = asked * (1 - rate)
+    rows.append((name, round(left), round(able), f"{left / able:.2f}", math.ceil(left / able), found.replicas))
+head = ["", "要计算，token/秒", "一个副本，token/秒", "商", "副本数", "模拟结果"]
+Table(head, rows, right=["商"])
 
 # %% [markdown] key="divide_read" lang="en"
 # Far too many without the cache, and too few with it. The division knows no queue, no decode, and no replica that lacks what another has. It is a good first guess to begin a search with, and that is what `fewest` does with it.
@@ -586,58 +744,69 @@ print(t("divide_found", replicas=found.replicas))
 #
 # 一份文档，先被问过一次。三秒之后，人人都来问它。谁有它？只有一个副本。
 
-# %% key="hot"
+# %% key="hot" lang="en"
 from minikv.course.lessons.l17.traffic import everybody_asks
 from minikv.simulate import PrefixAware
 
-print(t("run_head"))
+asked_at_once = {}
 for bound in (1.25, 1e9):
     outcome = simulate(everybody_asks(), pairs(router=PrefixAware(bound), replicas=3))
-    show_run(f"bound={bound:g}", outcome.answers())
-    print(t("shares_line", counts=np.bincount(outcome.replica, minlength=3).tolist()))
+    asked_at_once[f"bound = {bound:g}"] = outcome.answers()
+    show(fleet_requests(outcome, "en"), caption=f"bound = {bound:g}")
+answers_table(asked_at_once, "en")
+
+# %% key="hot" lang="zh"
+from minikv.course.lessons.l17.traffic import everybody_asks
+from minikv.simulate import PrefixAware
+
+asked_at_once = {}
+for bound in (1.25, 1e9):
+    outcome = simulate(everybody_asks(), pairs(router=PrefixAware(bound), replicas=3))
+    asked_at_once[f"界限 = {bound:g}"] = outcome.answers()
+    show(fleet_requests(outcome, "zh"), caption=f"界限 = {bound:g}")
+answers_table(asked_at_once, "zh")
 
 # %% [markdown] key="hot_read" lang="en"
-# The best hit rate, and the worst wait: two of the three replicas never get a request, so they never get the document either.
-# That is no textbook case. In August 2026 a team reports how a router without a bound pinned sessions to an engine that was full: its hit rate fell from 98 % to 5 %, it generated at a quarter of the speed, and the other three engines ran idle ([prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255)).
+# Without the bound the hit rate is the best, and the wait the worst: two of the three replicas never get a request, so they never get the document either. Sixty requests queue at the third.
 #
 # ### The clock
 #
 # Now turn the assumptions, one at a time, on the fleet that the first call found:
-# %% [markdown] key="hot_read" lang="zh" src="97815a02"
-# 命中率最高，等待却最长：三个副本里有两个从来没有分到过请求，也就从来没有得到那份文档。
-# 这不是教科书里的例子。2026 年 8 月，有团队报告：一个没有界限的路由器把会话钉在一个已经满了的引擎上，它的命中率从 98% 掉到 5%，生成速度只剩四分之一，另外三个引擎却闲着（[prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255)）。
+# %% [markdown] key="hot_read" lang="zh" src="f83aea63"
+# 没有界限时，命中率最高，等待却最长：三个副本里有两个从来没有分到过请求，也就从来没有得到那份文档。六十个请求都排在剩下的那一个后面。
 #
 # ### 时钟
 #
 # 现在对第一次调用找到的集群，把假设一个一个地改一改：
 
-# %% key="turn"
-changes = {
-    "compute_efficiency": 0.6 / 1.22,
-    "bandwidth_efficiency": 0.6,
-    "overhead_seconds": 0.01,
-    "link_gb_s": 50.0,
-}
-print(t("run_head"))
-show_run("Assumptions()", found.answers)
+# %% key="turn" lang="en"
+changes = {"compute_efficiency": 0.6 / 1.22, "bandwidth_efficiency": 0.6}
+changes |= {"overhead_seconds": 0.01, "link_gb_s": 50.0}
+turned = {"Assumptions()": found.answers}
 for name, value in changes.items():
     changed = pairs(replicas=found.replicas, assumptions=Assumptions(**{name: value}))
-    show_run(f"{name}={value:.3g}", simulate(traffic, changed).answers())
+    turned[f"{name}={value:.3g}"] = simulate(traffic, changed).answers()
+answers_table(turned, "en")
+
+# %% key="turn" lang="zh"
+changes = {"compute_efficiency": 0.6 / 1.22, "bandwidth_efficiency": 0.6}
+changes |= {"overhead_seconds": 0.01, "link_gb_s": 50.0}
+turned = {"Assumptions()": found.answers}
+for name, value in changes.items():
+    changed = pairs(replicas=found.replicas, assumptions=Assumptions(**{name: value}))
+    turned[f"{name}={value:.3g}"] = simulate(traffic, changed).answers()
+answers_table(turned, "zh")
 
 # %% [markdown] key="turn_read" lang="en"
-# In two of these cases the fleet that keeps 2 s keeps it no longer: if its arithmetic was taken for 22 % more than it is, and if its cards are joined by PCIe. Overhead and bandwidth hardly touch this TTFT; they touch the time per token.
-#
-# Why 22? In March 2026 the makers of a simulator set it beside sixteen runs of a real vLLM ([inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)). At moderate load throughput was right within 2.5 %. But in one group it took the capacity for 22 % larger than it was: what was really overloaded, at 124 %, seemed to be at 102 %. It promised 64 ms to first token where the real server took 120 s. And its TTFT was 17 to 56 % too short nearly everywhere, because between two steps it let no time pass ([#482](https://github.com/inference-sim/inference-sim/issues/482)).
+# In two of these cases the fleet that keeps 2 s keeps it no longer: if its arithmetic was taken for 22 % more than it is, and if its cards are joined by PCIe. Overhead and bandwidth hardly touch this TTFT; they touch the time per token. (Why 22? A real simulator was off by that much; see *In the wild*.)
 #
 # **Near the bend of the hockey stick a small error of the clock is a large one of the answer.** So do not plan there. And measure.
 #
 # ### One real run
 #
 # Here is the tiny model on this machine's CPU: some steps to measure, then 24 requests at once. `calibrate` replaces the assumptions by what the steps took; then the same 24 requests once more, on paper:
-# %% [markdown] key="turn_read" lang="zh" src="d1ac67fa"
-# 原来守得住 2 秒的集群，有两种情况守不住了：算力被高估了 22%，或者卡与卡之间走的是 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。
-#
-# 为什么是 22？2026 年 3 月，一个模拟器的作者拿它与真实 vLLM 的十六次运行对照（[inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)）。负载不高时，吞吐量的误差在 2.5% 以内。但有一组，它把容量高估了 22%：实际负载是 124%，早已过载，在它看来是 102%。真实的服务器要 120 秒才出第一个 token，它许诺的是 64 毫秒。而且它的 TTFT 几乎处处短了 17% 到 56%，因为它的两步之间不花时间（[#482](https://github.com/inference-sim/inference-sim/issues/482)）。
+# %% [markdown] key="turn_read" lang="zh" src="c1630c99"
+# 原来守得住 2 秒的集群，有两种情况守不住了：算力被高估了 22%，或者卡与卡之间走的是 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。（为什么是 22？因为有一个真实的模拟器就差了这么多，见“实战现场”。）
 #
 # **在曲棍球杆的弯折处，时钟差一点，答案差很多**。所以不要把容量定在那里。还要去测。
 #
@@ -645,48 +814,37 @@ for name, value in changes.items():
 #
 # 下面是这台机器的 CPU 上的小模型：先跑几步来测量，再一次来 24 个请求。`calibrate` 用实测的步换掉假设；然后让同样的 24 个请求在纸上再来一遍：
 
-# %% key="real" tags="timing"
-import random
+# %% key="real" lang="en" tags="timing"
+from minikv.course.lessons.l17.real_run import run_on_cpu
+from minikv.simulate import calibrate, measured_steps
 
-import torch
+run = run_on_cpu()
+fitted = calibrate(run.guess, measured_steps(run.events, run.guess.cost))
+paper = simulate(run.trace, run.fleet(fitted.step_time))
+both = {"measured": (run.summary.steps, run.summary), "on paper": (paper.replicas[0].steps, paper.answers())}
+rows = [
+    (name, steps, 1e3 * said.ttft.p50, 1e3 * said.ttft.p99, 1e3 * said.tpot.p50)
+    for name, (steps, said) in both.items()
+]
+errors = f"{fitted.before:.0%} as first assumed, {fitted.error:.0%} after calibration"
+line = f"{fitted.count} measured steps are off by {errors}"
+Table(["", "steps", "TTFT p50, ms", "TTFT p99", "TPOT p50"], rows, lines=[line])
 
-from minikv import LLM, SamplingParams
-from minikv.engine import EventLog, summary
-from minikv.simulate import StepTime, Trace, TraceRequest, calibrate, measured_steps
-from minikv.memory import matmul_rate, read_bandwidth
-from minikv.models import load
-from minikv.plan.roofline import Roof
+# %% key="real" lang="zh" tags="timing"
+from minikv.course.lessons.l17.real_run import run_on_cpu
+from minikv.simulate import calibrate, measured_steps
 
-torch.set_num_threads(1)
-tiny, draw = load("tiny-gqa", device="cpu"), random.Random(17)
-asked = [(draw.randint(40, 400), draw.randint(8, 40)) for _ in range(24)]
-
-
-def run_real(lengths):
-    prompts = [[draw.randrange(5, 150) for _ in range(prompt)] for prompt, _ in lengths]
-    params = [SamplingParams(temperature=0, max_tokens=new, ignore_eos=True) for _, new in lengths]
-    log = EventLog()
-    with LLM(tiny, num_blocks=600, max_num_seqs=16, max_batched_tokens=512, emit=log) as llm:
-        llm.generate(prompts, params)
-    return log.events
-
-
-run_real(asked[:4])  # the first run of a process is slow, and says nothing
-runs = [run_real(asked) for _ in range(3)]
-runs.sort(key=lambda events: summary(events).seconds)  # the slowest was disturbed by something
-seen = [event for n in (32, 128, 512) for event in run_real([(n, 16)])] + list(runs[0])
-roof = Roof("this machine", read_bandwidth(2**26, "cpu").gb_s, matmul_rate("cpu").tflops)
-guess = StepTime.of_model(tiny.model.config.to_dict(), roof)
-fitted = calibrate(guess, measured_steps(seen, guess.cost))
-real = summary(runs[1])
-paper = Fleet(fitted.step_time, 600, 16, max_num_seqs=16, max_batched_tokens=512)
-at_once = Trace("at once", tuple(TraceRequest(0.0, prompt, new) for prompt, new in asked))
-ran = simulate(at_once, paper)
-print(t("fitted_line", count=fitted.count, before=fitted.before, after=fitted.error))
-told = ran.answers()
-for name, count, found in (("real", real.steps, real), ("paper", ran.replicas[0].steps, told)):
-    figures = {"p50": 1e3 * found.ttft.p50, "p99": 1e3 * found.ttft.p99, "tpot": 1e3 * found.tpot.p50}
-    print(t("real_line", name=t("run_" + name), steps=count, **figures))
+run = run_on_cpu()
+fitted = calibrate(run.guess, measured_steps(run.events, run.guess.cost))
+paper = simulate(run.trace, run.fleet(fitted.step_time))
+both = {"实测": (run.summary.steps, run.summary), "纸上": (paper.replicas[0].steps, paper.answers())}
+rows = [
+    (name, steps, 1e3 * said.ttft.p50, 1e3 * said.ttft.p99, 1e3 * said.tpot.p50)
+    for name, (steps, said) in both.items()
+]
+errors = f"按原来的假设 {fitted.before:.0%}，校准之后 {fitted.error:.0%}"
+line = f"{fitted.count} 个实测的步，误差：{errors}"
+Table(["", "步数", "TTFT p50，毫秒", "TTFT p99", "TPOT p50"], rows, lines=[line])
 
 # %% [markdown] key="leaves_out" lang="en"
 # The number of steps is the same, and not by luck: the decisions are made by the same code. Only the milliseconds are fitted, and they are as good as the measured steps are like those to come. (Where something else runs on the same machine they may be far off: then the second run was slower, or the first.)
@@ -698,6 +856,23 @@ for name, count, found in (("real", real.steps, real), ("paper", ran.replicas[0]
 # 在真正的硬件上也一样：租一个副本，跑一个小时，用实测换掉假设。
 #
 # 不论数字怎么取，这个时钟都漏掉了这些：前面的分词器和网络；使用并不均匀的专家；发热就变慢的 GPU；故障；还有用户，他们不会像泊松过程那样到来，等得太久还会走开。
+
+# %% [markdown] key="recap" lang="en"
+# ## Recap
+#
+# - A step takes what its bytes or its arithmetic take, whichever is longer, and then the link and the overhead. 64 decodes cost 37.0 ms where one costs 20.4 ms; a prefill of 8,192 tokens costs 1,081 ms.
+# - One pass over the trace gives the hit rate of an LRU pool of every size. Here 84.8 % can be found, and one replica's 2,966 blocks find nearly all of it.
+# - The mean wait grows as $\rho / (1 - \rho)$: from half busy to 95 % busy it is 19 times as long. Percentiles have to be taken of all requests.
+# - The same six H200 have a p99 of 3.57 s with round-robin and of 1.78 s with a router that knows prefixes and has a bound.
+# - Decisions and counts of such a simulation can be believed. Its seconds depend on assumptions: where the arithmetic was taken for 22 % more than it is, 1.78 s become 2.87 s.
+# %% [markdown] key="recap" lang="zh" src="142ad8f6"
+# ## 本课小结
+#
+# - 一步的时间取决于访存和计算中较长的那个，再加上链路和固定开销。64 条解码要 37.0 毫秒，一条要 20.4 毫秒；预填充 8,192 个 token 要 1,081 毫秒。
+# - 把轨迹走一遍，就能得到 LRU 块池在每种大小下的命中率。这里最多能命中 84.8%，一个副本的 2,966 个块几乎全都能命中。
+# - 平均等待按 $\rho / (1 - \rho)$ 增长：利用率从 50% 升到 95%，等待变成 19 倍。分位数必须对全体请求来求。
+# - 同样六块 H200，用 round-robin 时 p99 是 3.57 秒；换成看前缀、又有界限的路由器，就是 1.78 秒。
+# - 模拟中的决定和计数可以相信，秒数则取决于假设：算力高估了 22%，1.78 秒就会变成 2.87 秒。
 
 # %% [markdown] key="check" lang="en"
 # ## Check yourself
@@ -722,6 +897,25 @@ explain("why_all_requests")
 
 # %% key="explain_clock"
 explain("what_to_believe")
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - [text-generation-inference #439](https://github.com/huggingface/text-generation-inference/issues/439): in June 2023 a user wanted to know which hardware 10,000 users need, which "The traffic" shows is not a load yet. In September 2025 [llm-optimizer #17](https://github.com/bentoml/llm-optimizer/issues/17) asked for an estimate "without actually having infrastructure", and heard that an accurate one needs it.
+# - [agentic-coding-harness-benchmarks #32](https://github.com/aarora79/agentic-coding-harness-benchmarks/pull/32): in July 2026 the TTFT on a dashboard fell as more requests came at once, because it was a mean. [inference-sim #1510](https://github.com/inference-sim/inference-sim/issues/1510) left out the wait in front of the decode; see "Percentiles".
+# - [vLLM #52463](https://github.com/vllm-project/vllm/issues/52463): in August 2026 rotation between equals sent each turn of a conversation to another rank, past its own prefix. [SGLang #31170](https://github.com/sgl-project/sglang/pull/31170) measured p99 TTFT on real GPUs: 27.5 s with round-robin, 31.7 s by load, 6.8 s by prefix; see "Where a request goes".
+# - [llm-d-autoscaling #1499](https://github.com/llm-d/llm-d-autoscaling/issues/1499): in July 2026 a script was proposed that divides the rate by what a replica can do. It calls the result a lower bound, and "Divide" shows why.
+# - [prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255): in August 2026 a router without a bound pinned sessions to an engine that was full. Its hit rate fell from 98 % to 5 % and it generated at a quarter of the speed, while three engines ran idle; see "The cache at any price".
+# - [inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480): in March 2026 a simulator was set beside sixteen runs of a real vLLM. At moderate load its throughput was within 2.5 %, but where it took the capacity for 22 % too large it promised 64 ms to a first token that took 120 s. Its TTFT was 17 to 56 % too short nearly everywhere, because no time passed between its steps ([#482](https://github.com/inference-sim/inference-sim/issues/482)).
+# %% [markdown] key="wild" lang="zh" src="f49d76eb"
+# ## 实战现场
+#
+# - [text-generation-inference #439](https://github.com/huggingface/text-generation-inference/issues/439)：2023 年 6 月，一位用户想知道一万个用户需要什么硬件，而“流量”一节说明，这还算不上负载。2025 年 9 月，[llm-optimizer #17](https://github.com/bentoml/llm-optimizer/issues/17) 想在没有硬件的情况下估算，得到的回答是：要准，就得有真正的硬件。
+# - [agentic-coding-harness-benchmarks #32](https://github.com/aarora79/agentic-coding-harness-benchmarks/pull/32)：2026 年 7 月，一份仪表盘上，同时到来的请求越多，TTFT 反而越低，因为那是平均值。[inference-sim #1510](https://github.com/inference-sim/inference-sim/issues/1510) 则漏掉了解码之前的排队；见“分位数”一节。
+# - [vLLM #52463](https://github.com/vllm-project/vllm/issues/52463)：2026 年 8 月，改用轮转来打破平局之后，一段对话的每一轮都落到另一个 rank 上，错过自己的前缀。[SGLang #31170](https://github.com/sgl-project/sglang/pull/31170) 在真实的 GPU 上测了 p99 TTFT：轮流是 27.5 秒，按负载是 31.7 秒，按前缀是 6.8 秒；见“请求往哪里去”一节。
+# - [llm-d-autoscaling #1499](https://github.com/llm-d/llm-d-autoscaling/issues/1499)：2026 年 7 月，有一个脚本的提案，用请求速率除以一个副本的能力。文中说明结果只是下界，“一除了之”一节说明了原因。
+# - [prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255)：2026 年 8 月，一个没有界限的路由器把会话钉在一个已经满了的引擎上。它的命中率从 98% 掉到 5%，生成速度只剩四分之一，另外三个引擎却闲着；见“不惜代价要命中”一节。
+# - [inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)：2026 年 3 月，一个模拟器与真实 vLLM 的十六次运行对照。负载不高时，吞吐量的误差在 2.5% 以内；但在容量高估了 22% 的那一组，它许诺 64 毫秒出第一个 token，实际要 120 秒。而且它的 TTFT 几乎处处短了 17% 到 56%，因为它的两步之间不花时间（[#482](https://github.com/inference-sim/inference-sim/issues/482)）。
 
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises

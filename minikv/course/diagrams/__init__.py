@@ -8,6 +8,7 @@ from minikv.course.diagrams.block_moments import Moment, block_moments, moment
 from minikv.course.diagrams.decode_grid import decode_grid
 from minikv.course.diagrams.drafts import drafts
 from minikv.course.diagrams.engine_parts import engine_parts
+from minikv.course.diagrams.fleet_requests import fleet_requests
 from minikv.course.diagrams.forward_calls import forward_calls
 from minikv.course.diagrams.growing import Growth, growing
 from minikv.course.diagrams.head_blocks import head_blocks
@@ -55,6 +56,7 @@ __all__ = [
     "decode_grid",
     "drafts",
     "engine_parts",
+    "fleet_requests",
     "forward_calls",
     "growing",
     "head_blocks",

@@ -7,9 +7,11 @@ from functools import lru_cache, partial
 import numpy as np
 import pytest
 
+from minikv.course.diagrams import fleet_requests
 from minikv.course.lessons.l17.fewest_replicas import fewest_replicas
 from minikv.course.lessons.l17.lru_hits import LRU, hits_by_age, lru_hits
 from minikv.course.lessons.l17.router import choose
+from minikv.course.lessons.l17.shown import answers_table
 from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, everybody_asks, md1_wait, one_at_a_time
 from minikv.errors import MiniKVError
 from minikv.simulate import (
@@ -22,6 +24,7 @@ from minikv.simulate import (
     hit_rates,
     simulate,
 )
+from tests.course.diagrams.test_diagrams import NUMBERS, said
 
 PAIRS = partial(Fleet.plan, "Llama-3.1-70B", "H200", tp=2, router="prefix", block_size=128)
 
@@ -168,3 +171,45 @@ def test_a_division_finds_too_many_without_the_cache_and_too_few_with_it():
 def test_one_card_does_not_hold_the_model():
     with pytest.raises(MiniKVError):
         Fleet.plan("Llama-3.1-70B", "H200")
+
+
+# What is drawn ---------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def asked(bound: float = 1.25, replicas: int = 3):
+    return simulate(everybody_asks(), PAIRS(router=PrefixAware(bound), replicas=replicas))
+
+
+@pytest.mark.parametrize(("bound", "replicas"), [(1.25, 3), (1e9, 3), (1.25, 2)])
+def test_the_picture_of_a_fleet_has_the_counts_of_its_outcome(bound, replicas):
+    outcome = asked(bound, replicas)
+    english, chinese = (fleet_requests(outcome, lang) for lang in ("en", "zh"))
+    counts = np.bincount(outcome.replica, minlength=replicas)
+    rows = [line.split() for line in english.text().splitlines()[-replicas:]]
+    assert [int(row[1]) for row in rows] == counts.tolist()
+    assert {f"{count:,}" for count in counts} <= set(said(english))
+    assert said(english).count("no request came here") == (counts == 0).sum()
+    assert [row[-1] == "0%" for row in rows] == (counts == 0).tolist()
+    assert f"{outcome.answers().ttft.p99:.2f} s" in english.text()
+    for say in (lambda one: one.text(), lambda one: one.alt, lambda one: " ".join(said(one))):
+        assert sorted(NUMBERS.findall(say(english))) == sorted(NUMBERS.findall(say(chinese)))
+
+
+def test_another_router_draws_another_fleet():
+    drawn = {fleet_requests(asked(bound)).svg for bound in (1.25, 1e9)}
+    assert len(drawn) == 2
+
+
+def test_the_longest_queue_is_that_of_the_times():
+    outcome = asked(1e9)
+    waiting = [
+        int(((outcome.arrival <= moment) & (moment < outcome.admitted)).sum()) for moment in outcome.arrival
+    ]
+    assert f"waiting: at most {max(waiting)}" in said(fleet_requests(outcome))
+
+
+def test_a_table_has_a_row_for_each_fleet():
+    table = answers_table({"bound": asked().answers(), "none": asked(1e9).answers()}).text().splitlines()
+    assert len(table) == 3
+    assert f"{asked(1e9).answers().ttft.p99:.2f}" in table[2].split()
