@@ -587,7 +587,7 @@ fleets = {
 eight = {}
 for name, (gpu, tp, options) in fleets.items():
     fleet = plan(gpu, tp=tp, replicas=8 // tp, **options)
-    eight[f"{name}: {128 * fleet.blocks[0]:,} token"] = simulate(traffic, fleet).answers()
+    eight[f"{name}，{128 * fleet.blocks[0]:,} 个 token"] = simulate(traffic, fleet).answers()
 answers_table(eight, "zh")
 
 # %% [markdown] key="memory_read" lang="en"
@@ -675,7 +675,7 @@ for name, (gpu, tp) in cards.items():
 waits = {name: {one.gpus: one.ttft.p99 for one in tried.values()} for name, tried in searches.items()}
 floor = float(np.percentile(ttft_floor(traffic, pairs()), 99))
 levels = {"界限": target.p99_ttft, "H200 的下限": floor}
-show(lines(waits, x="GPU", y="首 token 延迟的 p99，秒", log="y", levels=levels))
+show(lines(waits, x="GPU 数", y="首 token 延迟的 p99，秒", log="y", levels=levels))
 answers_table({f"{n} x {name}": one for name, tried in searches.items() for n, one in tried.items()}, "zh")
 
 # %% [markdown] key="cheapest_read" lang="en"
