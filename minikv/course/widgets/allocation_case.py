@@ -107,6 +107,8 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
         cuda_context_bytes=to_bytes("non_torch", state["non_torch"]),
     )
     paged_layout(spec, find_codec(spec.kv_dtype))  # raises for layers that a paged cache cannot hold
+    if any(layer.state_bytes for layer in spec.layers):
+        raise ArgumentError("allocation_states", name=spec.name)
     context = min(context or DEFAULT_CONTEXT, most)
     groups, block_size = pool.kv_cache_groups(spec), state["block_size"]
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from minikv.models import load
 from minikv.plan.roofline import Roof
 from minikv.simulate import Fleet, StepTime, Trace, TraceRequest
 
-SETTINGS = {"num_blocks": 600, "max_num_seqs": 16, "max_batched_tokens": 512}
+SETTINGS: dict[str, Any] = {"num_blocks": 600, "max_num_seqs": 16, "max_batched_tokens": 512}
 
 
 @dataclass(frozen=True)
