@@ -128,8 +128,18 @@ function drawMoments(model, form, show) {
   return { bar, take, pace, shown: () => seen[at] };
 }
 
+// A monitor shows what is there now: it has neither steps to go back to nor a speed.
+function showNewest(show) {
+  let view = null;
+  const take = (views) => {
+    view = views.at(-1);
+    show(view);
+  };
+  return { bar: "", take, pace: () => {}, shown: () => view };
+}
+
 function render({ model, el }) {
-  const form = model.get("form");
+  const form = model.get("form"), recent = () => model.get("recent") ?? [];
   const buttons = drawButtons(model, form), { status, speak, hush } = drawReadout();
   const values = form.figures.map(([key]) => htmlElement("dd", { "data-key": key }));
   const list = htmlElement("dl", {}, ...form.figures.map(([, label], index) =>
@@ -146,7 +156,8 @@ function render({ model, el }) {
   const legend = htmlElement("div", { class: "minikv-legend" },
     ...form.legend.map(([, words]) => htmlElement("span", {}, words)));
   const grids = model.get("view").pools.map(() => poolGrid(form));
-  const moments = drawMoments(model, form, (view) => draw(view));
+  const show = (view) => draw(view);
+  const moments = model.get("recent") ? drawMoments(model, form, show) : showNewest(show);
   const root = htmlElement("div", { class: "minikv-widget minikv-engine", lang: form.lang },
     htmlElement("h4", {}, form.title, htmlElement("span", {}, form.size)), buttons.bar, moments.bar, status, store, list,
     ...grids.map(({ box }) => box), legend, table, more, barLegend);
@@ -162,7 +173,7 @@ function render({ model, el }) {
     root.setAttribute("data-running", running);
     root.setAttribute("data-step", view.steps);
     buttons.fill(running);
-    buttons.bar.querySelector("[name=pause]").setAttribute("aria-disabled", !running);
+    buttons.bar.querySelector("[name=pause]")?.setAttribute("aria-disabled", !running);
     speak({ ...view, running });
     view.figures.forEach((value, index) => { values[index].textContent = value; });
     drawSequences(body, view, form, paint);
@@ -170,9 +181,9 @@ function render({ model, el }) {
     more.textContent = view.more;
     drawGrids();
   };
-  const follow = () => moments.take([...model.get("recent"), model.get("view")]);
+  const follow = () => moments.take([...recent(), model.get("view")]);
   follow();
-  if (model.get("recent").length && model.get("recent")[0].steps > 0) model.send({ action: "history" });
+  if (recent().length && recent()[0].steps > 0) model.send({ action: "history" });
   const resized = new ResizeObserver(() => { if (grids[0].box.clientWidth !== width) drawGrids(); });
   resized.observe(grids[0].box);
   for (const what of ["view", "recent"]) model.on(`change:${what}`, follow);
