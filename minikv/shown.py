@@ -74,7 +74,12 @@ class Shown:
 
     def _row(self, number: int) -> str:
         name, *values = self.rows[number]
-        cells = [self._cell("th", 'scope="row"', 0, name)]
+        # The only cell of a row is its value, and names nothing.
+        cells = [
+            self._cell("th", 'scope="row"', 0, name)
+            if values or self.shares
+            else self._cell("td", "", 0, name)
+        ]
         cells += [self._cell("td", "", column, value) for column, value in enumerate(values, 1)]
         if self.shares:
             percent = 100 * min(1.0, max(0.0, self.shares[number]))
