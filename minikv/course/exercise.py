@@ -15,6 +15,7 @@ after its content:
         exercises=(
             Exercise(
                 id="02.1",
+                minutes=3,
                 name="per_token",
                 signature=("layers", "kv_heads", "head_dim", "dtype_bytes"),
                 cases=lambda rng: [(rng.randint(2, 80), rng.randint(2, 16), 64, 2) for _ in range(40)],
@@ -84,6 +85,7 @@ class Exercise:
     """A function for the learner to write, and how to judge it.
 
     id              "02.1": the lesson's number, a dot, a number of its own. A moved exercise's is never given again.
+    minutes         what a learner fresh from the lesson needs, reading the task included: an estimate.
     name            the key of its hints.
     signature       the names of the arguments, in order.
     cases           ``cases(rng)``: the arguments to try, each a tuple in order or a dict by name.
@@ -110,6 +112,7 @@ class Exercise:
     drive: Callable | None = None
     shrink: Callable[[dict], Iterable[dict]] | None = None
     limit_s: float = 5.0
+    minutes: int = 0
 
     @property
     def lesson(self) -> str:

@@ -120,6 +120,11 @@ def test_the_chinese_hints_are_chinese_unless_the_last_is_code(exercise):
 
 
 @every_exercise
+def test_each_says_its_minutes(exercise):
+    assert 2 <= exercise.minutes <= 15
+
+
+@every_exercise
 def test_at_least_two_wrong_answers_are_known_each_under_its_own_name(exercise):
     names = [wrong.name for wrong in exercise.misconceptions]
     assert len(names) >= 2

@@ -94,6 +94,7 @@ LESSON = Lesson(
     exercises=(
         Exercise(
             id="00.1",
+            minutes=4,
             name="bytes_of",
             signature=("size",),
             cases=draw_sizes,
@@ -107,6 +108,7 @@ LESSON = Lesson(
         ),
         Exercise(
             id="00.2",
+            minutes=3,
             name="blocks_needed",
             signature=("num_tokens", "block_size"),
             cases=draw_lengths,
@@ -128,6 +130,7 @@ LESSON = Lesson(
         ),
         Exercise(
             id="00.3",
+            minutes=3,
             name="empty_slots",
             signature=("lengths", "block_size"),
             cases=draw_batches,
@@ -149,6 +152,7 @@ LESSON = Lesson(
         ),
         Exercise(
             id="00.4",
+            minutes=3,
             name="slot_of",
             signature=("position", "block_table", "block_size"),
             cases=draw_positions,

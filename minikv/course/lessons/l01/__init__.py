@@ -14,6 +14,7 @@ def tokens_held(prompt_tokens, new_tokens):
 
 HELD = Exercise(
     id="01.5",
+    minutes=3,
     name="tokens_held",
     signature=("prompt_tokens", "new_tokens"),
     cases=lambda rng: [(rng.randint(1, 3 + 5 * n), 1 + n % 7 + n * rng.randint(0, 4)) for n in range(40)],

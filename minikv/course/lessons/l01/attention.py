@@ -40,6 +40,7 @@ def draw_attention(rng: random.Random):
 
 ATTEND = Exercise(
     id="01.1",
+    minutes=5,
     name="attend",
     signature=("query", "keys", "values"),
     cases=draw_attention,

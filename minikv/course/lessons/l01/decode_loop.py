@@ -106,6 +106,7 @@ def draw_prompts(rng: random.Random):
 
 GENERATE = Exercise(
     id="01.4",
+    minutes=5,
     name="generate",
     signature=("prompt", "num_new", "model_seed"),
     cases=draw_prompts,

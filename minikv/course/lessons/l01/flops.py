@@ -66,6 +66,7 @@ def draw_sizes(rng: random.Random, number: int) -> tuple[int, ...]:
 
 UNCACHED = Exercise(
     id="01.2",
+    minutes=4,
     name="uncached_step",
     signature=("num_tokens", *SIZES, "vocab"),
     cases=lambda rng: [
@@ -115,6 +116,7 @@ def draw_crossing(rng: random.Random):
 
 CROSSING = Exercise(
     id="01.3",
+    minutes=4,
     name="crossing",
     signature=SIZES,
     cases=draw_crossing,

@@ -33,6 +33,7 @@ def _sizes(rng: random.Random) -> list[tuple]:
 
 TOKEN_BYTES = Exercise(
     id="02.1",
+    minutes=3,
     name="token_bytes",
     signature=("num_layers", "num_kv_heads", "k_dim", "v_dim", "itemsize"),
     cases=_sizes,
@@ -74,6 +75,7 @@ def _head_configs(rng: random.Random) -> list[tuple]:
 
 HEAD_DIM_OF = Exercise(
     id="02.2",
+    minutes=4,
     name="head_dim_of",
     signature=("config",),
     cases=_head_configs,
@@ -110,6 +112,7 @@ def _tokens_and_blocks(rng: random.Random) -> list[tuple]:
 
 BLOCK_BYTES = Exercise(
     id="02.6",
+    minutes=3,
     name="block_bytes",
     signature=("token_bytes", "block_size"),
     cases=_tokens_and_blocks,

@@ -49,6 +49,7 @@ def _controls(rng: random.Random) -> list[tuple]:
 
 READING = Exercise(
     id="02.7",
+    minutes=4,
     name="reading",
     signature=("model", "kv_dtype", "context", "gib"),
     cases=_controls,

@@ -48,6 +48,7 @@ def _ranks(rng: random.Random) -> list[tuple]:
 
 KV_HEADS_PER_RANK = Exercise(
     id="02b.3",
+    minutes=5,
     name="kv_heads_per_rank",
     signature=("kv_heads", "tp"),
     cases=_ranks,

@@ -55,6 +55,7 @@ def _batches(rng: random.Random) -> list[tuple]:
 
 BYTES_FOR = Exercise(
     id="02b.1",
+    minutes=5,
     name="bytes_for",
     signature=("lengths", "windows", "token_bytes"),
     cases=_batches,
@@ -135,6 +136,7 @@ def _budgets(rng: random.Random) -> list[tuple]:
 
 MAX_TOKENS = Exercise(
     id="02b.2",
+    minutes=7,
     name="max_tokens",
     signature=("num_bytes", "windows", "token_bytes"),
     cases=_budgets,

@@ -71,6 +71,7 @@ def draw_batches(rng) -> list[dict]:
 
 BATCH = Exercise(
     id="03.4",
+    minutes=6,
     name="max_batch",
     signature=("free_bytes", "lengths", "new_tokens", "layers", "layer_bytes", "rebuilt_bytes"),
     cases=draw_batches,

@@ -27,6 +27,7 @@ def draw_expanded(rng) -> list[dict]:
 
 EXPANDED = Exercise(
     id="03.1",
+    minutes=4,
     name="expanded_bytes",
     signature=("heads", "nope", "rope", "v_dim", "itemsize"),
     cases=draw_expanded,
@@ -59,6 +60,7 @@ def draw_latent(rng) -> list[tuple]:
 
 LATENT = Exercise(
     id="03.2",
+    minutes=3,
     name="latent_bytes",
     signature=("heads", "kv_lora_rank", "rope", "itemsize"),
     cases=draw_latent,
@@ -135,6 +137,7 @@ def draw_kinds(rng) -> list[tuple]:
 
 KIND = Exercise(
     id="03.3",
+    minutes=5,
     name="cache_kind",
     signature=("config", "version"),
     cases=draw_kinds,
@@ -189,6 +192,7 @@ def draw_ranks(rng) -> list[dict]:
 
 RANK = Exercise(
     id="03.5",
+    minutes=4,
     name="rank_bytes",
     signature=("config", "tp"),
     cases=draw_ranks,

@@ -23,6 +23,7 @@ def draw_steps(rng) -> list[dict]:
 
 STEP = Exercise(
     id="04.1",
+    minutes=3,
     name="step_bytes",
     signature=("weight_bytes", "token_bytes", "lengths"),
     cases=draw_steps,
@@ -74,6 +75,7 @@ def draw_intensities(rng) -> list[dict]:
 
 INTENSITY = Exercise(
     id="04.2",
+    minutes=4,
     name="attention_intensity",
     signature=("heads", "kv_heads", "head_dim", "itemsize"),
     cases=draw_intensities,
@@ -133,6 +135,7 @@ def draw_floors(rng) -> list[dict]:
 
 FLOOR = Exercise(
     id="04.3",
+    minutes=4,
     name="step_floor",
     signature=("flops", "num_bytes", "bandwidth_gb_s", "tflops"),
     cases=draw_floors,
@@ -186,6 +189,7 @@ def draw_batches(rng) -> list[dict]:
 
 BATCH = Exercise(
     id="04.4",
+    minutes=4,
     name="batch_at_ridge",
     signature=("weight_bytes", "cache_bytes", "token_flops", "ridge"),
     cases=draw_batches,

@@ -37,6 +37,7 @@ def draw_sectors(rng) -> list[dict]:
 
 SECTORS = Exercise(
     id="04.5",
+    minutes=5,
     name="sectors",
     signature=("elements", "itemsize", "sector"),
     cases=draw_sectors,

@@ -64,6 +64,7 @@ def draw_sizes(rng) -> list[dict]:
 
 CARVE = Exercise(
     id="05.3",
+    minutes=5,
     name="carve",
     signature=("sizes", "align"),
     cases=draw_sizes,

@@ -126,6 +126,7 @@ def draw_steps(rng) -> list[dict]:
 
 LIVE = Exercise(
     id="05.4",
+    minutes=8,
     name="live_bytes",
     signature=("steps",),
     cases=draw_steps,

@@ -48,6 +48,7 @@ def draw_parts(rng) -> list[dict]:
 
 KEPT = Exercise(
     id="05.1",
+    minutes=4,
     name="kept_bytes",
     signature=("dtype", "sizes", "parts"),
     cases=draw_parts,
@@ -102,6 +103,7 @@ def draw_windows(rng) -> list[dict]:
 
 WINDOW = Exercise(
     id="05.2",
+    minutes=4,
     name="keep_window",
     signature=("tokens", "heads", "dim", "window"),
     cases=draw_windows,

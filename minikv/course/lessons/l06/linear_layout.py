@@ -60,6 +60,7 @@ def draw_places(rng) -> list[tuple]:
 
 OFFSET = Exercise(
     id="06.1",
+    minutes=4,
     name="element_offset",
     signature=("shape", "place"),
     cases=draw_places,
@@ -142,6 +143,7 @@ def draw_lengths(rng) -> list[dict]:
 
 WASTED = Exercise(
     id="06.2",
+    minutes=4,
     name="wasted_bytes",
     signature=("lengths", "max_seq", "block_size", "token_bytes"),
     cases=draw_lengths,
@@ -227,6 +229,7 @@ def draw_pools(rng) -> list[dict]:
 
 STEPS = Exercise(
     id="06.4",
+    minutes=5,
     name="steps_left",
     signature=("prompts", "max_seq", "num_blocks", "block_size"),
     cases=draw_pools,

@@ -104,6 +104,7 @@ def draw_writes(rng) -> list[dict]:
 
 WRITE = Exercise(
     id="06.5",
+    minutes=4,
     name="write",
     signature=("layers", "num_blocks", "block_size", "k_dim", "v_dim", "writes", "dtype"),
     cases=draw_writes,

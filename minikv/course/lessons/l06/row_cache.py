@@ -116,6 +116,7 @@ def draw_steps(rng) -> list[dict]:
 
 CACHE = Exercise(
     id="06.3",
+    minutes=7,
     name="row_cache",
     signature=("layers", "kv_heads", "max_seq", "steps"),
     cases=draw_steps,

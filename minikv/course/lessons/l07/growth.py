@@ -52,6 +52,7 @@ def draw_sizes(rng) -> list[tuple[int]]:
 
 SIZES = Exercise(
     id="07.1",
+    minutes=6,
     name="rounded_and_segment",
     signature=("size",),
     cases=draw_sizes,
@@ -107,6 +108,7 @@ def draw_growth(rng) -> list[dict]:
 
 COPIED = Exercise(
     id="07.2",
+    minutes=3,
     name="bytes_copied",
     signature=("batch", "prompt", "steps", "token_bytes"),
     cases=draw_growth,

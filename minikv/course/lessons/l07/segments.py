@@ -91,6 +91,7 @@ def draw_free(rng) -> list[dict]:
 
 CHOOSE = Exercise(
     id="07.3",
+    minutes=6,
     name="choose_block",
     signature=("free", "size", "stream"),
     cases=draw_free,
@@ -162,6 +163,7 @@ def draw_segments(rng) -> list[dict]:
 
 RETURNED = Exercise(
     id="07.4",
+    minutes=5,
     name="bytes_returned",
     signature=("segments",),
     cases=draw_segments,

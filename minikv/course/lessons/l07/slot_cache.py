@@ -165,6 +165,7 @@ def draw_lengths(rng) -> list[dict]:
 
 SLOTS = Exercise(
     id="07.5",
+    minutes=6,
     name="slot_cache",
     signature=("batch", "max_seq", "width", "lengths"),
     cases=draw_lengths,

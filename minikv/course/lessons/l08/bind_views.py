@@ -129,6 +129,7 @@ def draw_binds(rng) -> list[dict]:
 
 BIND = Exercise(
     id="08.5",
+    minutes=5,
     name="bind_views",
     signature=("layers", "blocks", "modules"),
     cases=draw_binds,

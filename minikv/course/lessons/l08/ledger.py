@@ -88,6 +88,7 @@ def draw_ledgers(rng) -> list[dict]:
 
 LEDGER = Exercise(
     id="08.3",
+    minutes=9,
     name="ledger",
     signature=("non_torch", "events"),
     cases=draw_ledgers,
@@ -161,6 +162,7 @@ def draw_rooms(rng) -> list[dict]:
 
 ROOM = Exercise(
     id="08.4",
+    minutes=4,
     name="blocks_with_room",
     signature=("free", "keep", "steps", "token_bytes", "block_bytes"),
     cases=draw_rooms,

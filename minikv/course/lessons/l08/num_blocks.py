@@ -93,6 +93,7 @@ def draw_blocks(rng) -> list[dict]:
 
 BLOCK_BYTES = Exercise(
     id="08.1",
+    minutes=5,
     name="block_bytes",
     signature=("config", "block_size", "tp"),
     cases=draw_blocks,
@@ -189,6 +190,7 @@ def draw_terms(rng) -> list[dict]:
 
 BLOCKS_THAT_FIT = Exercise(
     id="08.2",
+    minutes=4,
     name="num_blocks_that_fit",
     signature=("total", "utilization", "used", "peak", "current", "block_bytes"),
     cases=draw_terms,

@@ -226,6 +226,7 @@ def _drawn(rng, size: int, grown: int, known: bool) -> dict:
 
 ALLOCATE = Exercise(
     id="09.6",
+    minutes=8,
     name="allocate",
     signature=("num_blocks", "block_size", "earlier", "requests"),
     cases=draw_requests,

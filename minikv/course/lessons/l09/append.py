@@ -118,6 +118,7 @@ def draw_calls(rng) -> list[dict]:
 
 APPEND_TOKEN = Exercise(
     id="09.7",
+    minutes=5,
     name="append",
     signature=("num_blocks", "block_size", "earlier", "lengths", "calls"),
     cases=draw_calls,

@@ -57,6 +57,7 @@ def draw_windows(rng) -> list[dict]:
 
 WINDOW = Exercise(
     id="09.5",
+    minutes=4,
     name="behind_window",
     signature=("block_table", "num_tokens", "window", "block_size"),
     cases=draw_windows,

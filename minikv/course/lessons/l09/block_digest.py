@@ -108,6 +108,7 @@ def draw_prompts(rng) -> list[dict]:
 
 DIGEST = Exercise(
     id="09.3",
+    minutes=4,
     name="block_digest",
     signature=("prompts", "block_size"),
     cases=draw_prompts,

@@ -144,6 +144,7 @@ def _story(rng: random.Random) -> tuple:
 
 FRAME = Exercise(
     id="09.8",
+    minutes=5,
     name="frame",
     signature=("num_blocks", "block_size", "calls", "steps"),
     cases=_cases,

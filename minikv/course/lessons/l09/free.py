@@ -153,6 +153,7 @@ def draw_frees(rng) -> list[dict]:
 
 FREE = Exercise(
     id="09.2",
+    minutes=6,
     name="free",
     signature=("calls", "ref_counts", "free_list"),
     cases=draw_frees,

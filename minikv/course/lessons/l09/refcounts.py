@@ -112,6 +112,7 @@ def draw_appends(rng) -> list[dict]:
 
 APPEND = Exercise(
     id="09.4",
+    minutes=8,
     name="append_slot",
     signature=("tables", "lengths", "appends", "ref_counts", "free_list", "block_size"),
     cases=draw_appends,

@@ -69,6 +69,7 @@ def draw_slots(rng) -> list[dict]:
 
 SLOTS = Exercise(
     id="09.1",
+    minutes=5,
     name="slot_mapping",
     signature=("block_table", "start", "end", "block_size"),
     cases=draw_slots,

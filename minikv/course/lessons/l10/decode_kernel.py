@@ -199,6 +199,7 @@ def draw_kernels(rng) -> list[dict]:
 
 KERNEL = Exercise(
     id="10.6",
+    minutes=12,
     name="paged_decode_kernel",
     signature=("lengths", "kv_heads", "block_size", "window", "softcap", "group", "seed"),
     cases=draw_kernels,

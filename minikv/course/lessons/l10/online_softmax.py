@@ -98,6 +98,7 @@ def draw_rows(rng) -> list[dict]:
 
 ATTEND = Exercise(
     id="10.3",
+    minutes=7,
     name="attend",
     signature=("tiles",),
     cases=draw_rows,
@@ -180,6 +181,7 @@ def draw_parts(rng) -> list[dict]:
 
 MERGE = Exercise(
     id="10.4",
+    minutes=5,
     name="merge",
     signature=("out_a", "lse_a", "out_b", "lse_b"),
     cases=draw_parts,

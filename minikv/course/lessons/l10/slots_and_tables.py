@@ -81,6 +81,7 @@ def draw_stores(rng) -> list[dict]:
 
 STORE = Exercise(
     id="10.1",
+    minutes=5,
     name="store_kv",
     signature=("slots", "num_blocks", "block_size", "interleaved"),
     cases=draw_stores,
@@ -218,6 +219,7 @@ def draw_tiles(rng) -> list[dict]:
 
 OFFSETS = Exercise(
     id="10.2",
+    minutes=7,
     name="token_offsets",
     signature=LOOKUP,
     cases=draw_tiles,

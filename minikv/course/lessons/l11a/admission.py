@@ -106,6 +106,7 @@ def draw_queues(rng) -> list[dict]:
 
 ADMIT_QUEUE = Exercise(
     id="11a.1",
+    minutes=8,
     name="admit_queue",
     signature=("waiting", "seats", "budget", "free", "owed", "block_size"),
     cases=draw_queues,
@@ -218,6 +219,7 @@ def draw_running(rng) -> list[dict]:
 
 CHUNKS = Exercise(
     id="11a.2",
+    minutes=7,
     name="chunks",
     signature=("tokens", "computed", "budget"),
     cases=draw_running,

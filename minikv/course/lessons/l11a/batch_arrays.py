@@ -86,6 +86,7 @@ def draw_steps(rng) -> list[dict]:
 
 BATCH_ARRAYS = Exercise(
     id="11a.3",
+    minutes=9,
     name="batch_arrays",
     signature=("tables", "starts", "ends", "tokens", "block_size"),
     cases=draw_steps,

@@ -94,6 +94,7 @@ def draw_admissions(rng) -> list[dict]:
 
 ADMIT = Exercise(
     id="11a.4",
+    minutes=3,
     name="admit",
     signature=("running", "ended", "waiting", "num_blocks", "block_size"),
     cases=draw_admissions,
@@ -194,6 +195,7 @@ def draw_shares(rng) -> list[dict]:
 
 PACK = Exercise(
     id="11a.5",
+    minutes=5,
     name="pack",
     signature=("lengths", "computed", "budget"),
     cases=draw_shares,

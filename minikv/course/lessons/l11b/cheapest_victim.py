@@ -146,6 +146,7 @@ def draw_running(rng) -> list[dict]:
 
 CHEAPEST_VICTIM = Exercise(
     id="11b.1",
+    minutes=10,
     name="cheapest_victim",
     signature=("tables", "computed", "ref_counts", "asker", "asked", "free", "block_size"),
     cases=draw_running,

@@ -178,6 +178,7 @@ def _blocks_of(steps, size, most_at_once):
 
 STEP = Exercise(
     id="11b.3",
+    minutes=10,
     name="run_step",
     signature=("steps", "num_blocks", "block_size"),
     cases=draw_lives,

@@ -87,6 +87,7 @@ def draw_shortages(rng) -> list[dict]:
 
 CHOOSE_VICTIM = Exercise(
     id="11b.2",
+    minutes=3,
     name="choose_victim",
     signature=("prompts", "new", "num_blocks", "block_size"),
     cases=draw_shortages,

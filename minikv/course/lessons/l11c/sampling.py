@@ -83,6 +83,7 @@ def draw_rows(rng) -> list[dict]:
 
 SAMPLE = Exercise(
     id="11c.1",
+    minutes=5,
     name="sample",
     signature=("logits", "rows"),
     cases=draw_rows,

@@ -66,6 +66,7 @@ def draw_ranks(rng) -> list[dict]:
 
 HEADS = Exercise(
     id="12.1",
+    minutes=4,
     name="kv_heads_of",
     signature=("rank", "tp", "query_heads", "kv_heads"),
     cases=draw_ranks,
@@ -157,6 +158,7 @@ def draw_pools(rng) -> list[dict]:
 
 BLOCKS = Exercise(
     id="12.2",
+    minutes=4,
     name="blocks_of_all",
     signature=("free", "kv_heads", "layers", "head_dim", "itemsize", "block_size"),
     cases=draw_pools,

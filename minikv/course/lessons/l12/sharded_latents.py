@@ -68,6 +68,7 @@ def draw_requests(rng) -> list[dict]:
 
 LATENTS = Exercise(
     id="12.3",
+    minutes=6,
     name="latent_bytes",
     signature=("lengths", "ranks", "way", "layers", "kv_lora_rank", "rope_dim", "itemsize"),
     cases=draw_requests,

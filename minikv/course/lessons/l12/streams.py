@@ -191,6 +191,7 @@ def draw_schedules(rng) -> list[dict]:
 
 EXCHANGE = Exercise(
     id="12.5",
+    minutes=6,
     name="exchange",
     signature=("blocks", "schedule"),
     cases=draw_schedules,

@@ -80,6 +80,7 @@ def draw_victims(rng) -> list[dict]:
 
 PREEMPT = Exercise(
     id="12.4",
+    minutes=6,
     name="preempt",
     signature=("tokens", "num_bytes", "host_room", "to_host", "to_device", "prefill"),
     cases=draw_victims,

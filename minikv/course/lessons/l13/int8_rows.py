@@ -83,6 +83,7 @@ def draw_heads(rng) -> list[dict]:
 
 ROWS = Exercise(
     id="13.2",
+    minutes=5,
     name="quantize",
     signature=("heads",),
     cases=draw_heads,

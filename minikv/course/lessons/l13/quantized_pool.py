@@ -68,6 +68,7 @@ def draw_pools(rng) -> list[dict]:
 
 FIT = Exercise(
     id="13.1",
+    minutes=4,
     name="tokens_that_fit",
     signature=("pool_bytes", "layers", "kv_heads", "head_dim", "itemsize", "scale_bytes", "block_size"),
     cases=draw_pools,

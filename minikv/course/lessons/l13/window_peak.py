@@ -95,6 +95,7 @@ def draw_sequences(rng) -> list[dict]:
 
 PEAK = Exercise(
     id="13.3",
+    minutes=6,
     name="peak_blocks",
     signature=("prompt", "new", "window", "block_size", "chunk"),
     cases=draw_sequences,

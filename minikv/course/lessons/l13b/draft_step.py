@@ -174,6 +174,7 @@ def draw_drafts(rng) -> list[dict]:
 
 ROLLBACK = Exercise(
     id="13b.2",
+    minutes=7,
     name="decode_step",
     signature=("prompt", "steps", "block_size"),
     cases=draw_drafts,

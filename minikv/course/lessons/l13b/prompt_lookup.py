@@ -94,6 +94,7 @@ def draw_texts(rng) -> list[dict]:
 
 LOOKUP = Exercise(
     id="13b.1",
+    minutes=5,
     name="propose",
     signature=("tokens", "most", "longest", "shortest"),
     cases=draw_texts,

@@ -92,6 +92,7 @@ def draw_steps(rng) -> list[dict]:
 
 MASS = Exercise(
     id="14.2",
+    minutes=5,
     name="add_mass",
     signature=("scores", "probs"),
     cases=draw_steps,

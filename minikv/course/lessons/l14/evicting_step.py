@@ -229,6 +229,7 @@ def draw_runs(rng) -> list[dict]:
 
 EVICT = Exercise(
     id="14.4",
+    minutes=9,
     name="step",
     signature=("heads", "prompt", "steps", "n_sink", "budget", "n_recent", "evict_every"),
     cases=draw_runs,

@@ -112,6 +112,7 @@ def draw_rows(rng) -> list[dict]:
 
 CHOOSE = Exercise(
     id="14.3",
+    minutes=5,
     name="choose",
     signature=("score", "valid", "n_sink", "n_recent", "budget"),
     cases=draw_rows,

@@ -97,6 +97,7 @@ def draw_texts(rng) -> list[dict]:
 
 PEAKS = Exercise(
     id="14.1",
+    minutes=7,
     name="peaks",
     signature=("prompt", "new", "n_sink", "budget", "n_recent", "evict_every", "chunk"),
     cases=draw_texts,

@@ -127,6 +127,7 @@ def draw_runs(rng) -> list[dict]:
 
 OWN = Exercise(
     id="14b.1",
+    minutes=4,
     name="score",
     signature=("text", "capacity"),
     cases=draw_runs,

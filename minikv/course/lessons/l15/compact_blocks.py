@@ -216,6 +216,7 @@ def draw_evictions(rng) -> list[dict]:
 
 COMPACT = Exercise(
     id="15.2",
+    minutes=11,
     name="compact",
     signature=("block_size", "length", "shared", "evicted", "kept"),
     cases=draw_evictions,

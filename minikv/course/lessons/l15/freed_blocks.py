@@ -81,6 +81,7 @@ def draw_pools(rng) -> list[dict]:
 
 FREED = Exercise(
     id="15.1",
+    minutes=7,
     name="freed",
     signature=("layers", "itemsize", "block_size", "lengths", "capacity"),
     cases=draw_pools,

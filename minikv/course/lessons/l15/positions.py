@@ -88,6 +88,7 @@ def draw_steps(rng) -> list[dict]:
 
 PLACES = Exercise(
     id="15.4",
+    minutes=7,
     name="next_tokens",
     signature=("text", "new", "evicted", "tables", "block_size"),
     cases=draw_steps,

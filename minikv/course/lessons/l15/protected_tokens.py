@@ -100,6 +100,7 @@ def draw_batches(rng) -> list[dict]:
 
 PROTECT = Exercise(
     id="15.3",
+    minutes=5,
     name="protected",
     signature=("positions", "n_sink", "n_recent"),
     cases=draw_batches,

@@ -96,6 +96,7 @@ def draw_steps(rng) -> list[dict]:
 
 LATENT = Exercise(
     id="15b.1",
+    minutes=6,
     name="latent_scores",
     signature=("state", "q_latent", "q_rope", "latent", "rope", "scale"),
     cases=draw_steps,

@@ -136,6 +136,7 @@ def _slice(rng, size: int) -> tuple[int, int]:
 
 GROWN = Exercise(
     id="16.2",
+    minutes=5,
     name="grown_bytes",
     signature=("sizes", "before", "kept", "new", "meta"),
     cases=draw_moments,
@@ -250,6 +251,7 @@ def draw_namespaces(rng) -> list[dict]:
 
 HOLDERS = Exercise(
     id="16.3",
+    minutes=6,
     name="holders",
     signature=("namespace",),
     cases=draw_namespaces,

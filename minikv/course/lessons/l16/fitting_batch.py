@@ -90,6 +90,7 @@ def draw_batches(rng) -> list[dict]:
 
 BATCH = Exercise(
     id="16.4",
+    minutes=6,
     name="fitting_batch",
     signature=("config", "free_mib", "num_tokens"),
     cases=draw_batches,

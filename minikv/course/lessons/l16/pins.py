@@ -113,6 +113,7 @@ def draw_segments(rng) -> list[dict]:
 
 PINS = Exercise(
     id="16.5",
+    minutes=6,
     name="pins_most",
     signature=("segments",),
     cases=draw_segments,

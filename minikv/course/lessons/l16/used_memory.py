@@ -53,6 +53,7 @@ def draw_figures(rng) -> list[dict]:
 
 SPLIT = Exercise(
     id="16.1",
+    minutes=4,
     name="split_used",
     signature=("total", "free", "allocated", "reserved", "inactive_split"),
     cases=draw_figures,

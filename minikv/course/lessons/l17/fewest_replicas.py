@@ -94,6 +94,7 @@ def draw_fleets(rng) -> list[dict]:
 
 FEWEST = Exercise(
     id="17.4",
+    minutes=8,
     name="fewest_replicas",
     signature=("p50", "p99", "bound"),
     cases=draw_fleets,

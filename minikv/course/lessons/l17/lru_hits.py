@@ -122,6 +122,7 @@ def draw_requests(rng) -> list[dict]:
 
 LRU = Exercise(
     id="17.1",
+    minutes=8,
     name="lru_hits",
     signature=("requests", "capacities"),
     cases=draw_requests,

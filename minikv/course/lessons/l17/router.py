@@ -186,6 +186,7 @@ def draw_decisions(rng: Random) -> list[dict]:
 
 ROUTER = Exercise(
     id="17.3",
+    minutes=4,
     name="choose",
     signature=("cached", "load", "prompt", "bound"),
     cases=draw_decisions,

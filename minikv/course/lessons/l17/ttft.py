@@ -108,6 +108,7 @@ def draw_fleets(rng) -> list[dict]:
 
 TTFT = Exercise(
     id="17.2",
+    minutes=9,
     name="ttft_percentiles",
     signature=("arrivals", "prefills"),
     cases=draw_fleets,

@@ -124,6 +124,7 @@ def _draw(rng, size: int, ids, prefix: list[int], *, grown: bool) -> dict:
 
 ENTER = Exercise(
     id="18.2",
+    minutes=9,
     name="enter",
     signature=("running", "waiting", "num_blocks", "block_size", "seats"),
     cases=draw_moments,

@@ -126,6 +126,7 @@ def draw_plans(rng) -> list[dict]:
 
 BEST = Exercise(
     id="18.4",
+    minutes=7,
     name="best_plan",
     signature=("paper", "seconds", "quality", "bar"),
     cases=draw_plans,

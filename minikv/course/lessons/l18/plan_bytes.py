@@ -112,6 +112,7 @@ def draw_plans(rng) -> list[dict]:
 
 ROOM = Exercise(
     id="18.1",
+    minutes=7,
     name="room",
     signature=("kv_bytes", "seats", "token", "block_size", "longest", "keeps"),
     cases=draw_plans,

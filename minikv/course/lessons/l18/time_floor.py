@@ -104,6 +104,7 @@ def draw_loads(rng) -> list[dict]:
 
 FLOOR = Exercise(
     id="18.3",
+    minutes=10,
     name="floor_seconds",
     signature=("requests", "weights", "token", "overhead", "drafts"),
     cases=draw_loads,

@@ -28,6 +28,7 @@ def draw_blocks(rng) -> list[tuple]:
 
 BLOCK = Exercise(
     id="A.1",
+    minutes=4,
     name="block_bytes",
     signature=("layers", "block_size", "kv_heads", "head_dim", "itemsize"),
     cases=draw_blocks,
@@ -64,6 +65,7 @@ def draw_units(rng) -> list[tuple]:
 
 CONVERT = Exercise(
     id="A.2",
+    minutes=5,
     name="convert",
     signature=("value", "unit", "to"),
     cases=draw_units,
@@ -106,6 +108,7 @@ def draw_audits(rng) -> list[tuple]:
 
 AUDIT = Exercise(
     id="A.3",
+    minutes=3,
     name="audit",
     signature=("terms", "claimed"),
     cases=draw_audits,
@@ -146,6 +149,7 @@ def draw_pools(rng) -> list[tuple]:
 
 POOL = Exercise(
     id="A.4",
+    minutes=5,
     name="num_blocks",
     signature=("total", "percent", "used", "peak", "current", "block"),
     cases=draw_pools,
@@ -208,6 +212,7 @@ def draw_longest(rng) -> list[tuple]:
 
 LONGEST = Exercise(
     id="A.5",
+    minutes=4,
     name="longest",
     signature=("num_blocks", "block_size", "sequences", "positions"),
     cases=draw_longest,

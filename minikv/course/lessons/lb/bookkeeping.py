@@ -156,6 +156,7 @@ def draw_books(rng) -> list[dict]:
 
 BOOKS = Exercise(
     id="B.1",
+    minutes=7,
     name="broken",
     signature=("ref_counts", "free_list", "tables"),
     cases=draw_books,

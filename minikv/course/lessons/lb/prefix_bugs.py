@@ -64,6 +64,7 @@ def draw_chunks(rng) -> list[dict]:
 
 CHUNK = Exercise(
     id="B.2",
+    minutes=5,
     name="chunk",
     signature=("num_tokens", "cached_before", "cached_now", "budget", "block_size"),
     cases=draw_chunks,
@@ -156,6 +157,7 @@ def draw_namespaces(rng) -> list[tuple]:
 
 NAMESPACE = Exercise(
     id="B.3",
+    minutes=4,
     name="namespace",
     signature=("pairs",),
     cases=draw_namespaces,
