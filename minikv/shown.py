@@ -130,6 +130,15 @@ def one_line(kind: str, name: str, *facts: str) -> str:
     return f"<{_cut(line, LONGEST_LINE - 2)}>"
 
 
+def rounded(value: float) -> str:
+    """Return a whole number with commas, another one with three digits that count: 131,072, 0.0625, 12.3, 1,000."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value.is_integer() or abs(value) >= 999.5:  # below that three digits need no exponent
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return ``rows`` (all equally long) as lines; the columns in ``right`` are right-aligned, the others left-aligned.
 

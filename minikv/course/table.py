@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from minikv.errors import ArgumentError
-from minikv.shown import Shown
+from minikv.shown import Shown, rounded
 
 Value = str | int | float | None
 
@@ -61,8 +61,4 @@ class Table:
 def _said(value: Value) -> str:
     if value is None:
         return ""
-    if isinstance(value, str | bool):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value) if isinstance(value, str | bool) else rounded(value)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from minikv.course.charts.chart import SHAPES, Chart, value_said
+from minikv.course.charts.chart import SHAPES, Chart
 from minikv.look import look
-from minikv.shown import columns
+from minikv.shown import columns, rounded
 
 
 def bars(
@@ -32,7 +32,7 @@ def bars(
             y=list(names),
             x=list(values),
             orientation="h",
-            text=[f"{value_said(value)} {unit}".strip() for value in values],
+            text=[f"{rounded(value)} {unit}".strip() for value in values],
             marker_pattern_shape=SHAPES[place % len(SHAPES)],
             marker_pattern_size=6,
             marker_pattern_solidity=0.2,
@@ -56,7 +56,5 @@ def bars(
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )
     table = [("", *series)]
-    table += [
-        (name, *(value_said(values[row]) for values in series.values())) for row, name in enumerate(names)
-    ]
+    table += [(name, *(rounded(values[row]) for values in series.values())) for row, name in enumerate(names)]
     return Chart(figure, [f"{x}" + (f" ({unit})" if unit else ""), columns(table, range(1, len(series) + 1))])

@@ -20,10 +20,3 @@ class Chart:
 
     def __repr__(self) -> str:
         return self.text()
-
-
-def value_said(value: float) -> str:
-    """Return an int with commas, another number with three digits that count."""
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{value:,.0f}"

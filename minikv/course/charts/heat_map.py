@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from minikv.course.charts.chart import Chart, value_said
+from minikv.course.charts.chart import Chart
 from minikv.look import look
 from minikv.shown import columns as aligned
+from minikv.shown import rounded
 
 
 def heat_map(
@@ -16,7 +17,7 @@ def heat_map(
     """
     from plotly.graph_objects import Figure, Heatmap
 
-    said = [[value_said(value) if value else "" for value in row] for row in values]
+    said = [[rounded(value) if value else "" for value in row] for row in values]
     # The columns are numbered, since two of the same name would become one.
     grid = Heatmap(
         z=[list(row) for row in values],

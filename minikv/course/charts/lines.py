@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from math import ceil, floor, log10
 
-from minikv.course.charts.chart import DASHES, Chart, value_said
+from minikv.course.charts.chart import DASHES, Chart
+from minikv.shown import rounded
 
 SAID = 8  # values of a series in the text, at most
 TICKS = 12  # of an axis, at most
@@ -56,7 +57,7 @@ def lines(
     above = 1.1 if marks else 1.02  # the words of the marks stand between the plot and the legend
     figure.update_layout(legend={"orientation": "h", "y": above, "yanchor": "bottom"})
     said = [f"{y} / {x}", *(f"{name}: {_said(values)}" for name, values in series.items())]
-    said += [f"{name}: {value_said(place)}" for name, place in {**(marks or {}), **(levels or {})}.items()]
+    said += [f"{name}: {rounded(place)}" for name, place in {**(marks or {}), **(levels or {})}.items()]
     return Chart(figure, said)
 
 
@@ -65,7 +66,7 @@ def _ticks(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
     places = sorted({place for values in series.values() for place in values})
     if len(places) > TICKS:
         return {"type": "log", "dtick": 1}
-    return {"type": "log", "tickvals": places, "ticktext": [value_said(place) for place in places]}
+    return {"type": "log", "tickvals": places, "ticktext": [rounded(place) for place in places]}
 
 
 def _decades(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
@@ -82,4 +83,4 @@ def _said(values: Mapping[float, float]) -> str:
     pairs = list(values.items())
     if len(pairs) > SAID:
         pairs = [pairs[round(place * (len(pairs) - 1) / (SAID - 1))] for place in range(SAID)]
-    return ", ".join(f"{value_said(at)} -> {value_said(value)}" for at, value in pairs)
+    return ", ".join(f"{rounded(at)} -> {rounded(value)}" for at, value in pairs)
