@@ -30,6 +30,7 @@ from minikv.course.diagrams.preemptions import preemptions
 from minikv.course.diagrams.prefix_tree import prefix_tree
 from minikv.course.diagrams.rank_caches import rank_caches
 from minikv.course.diagrams.row_bytes import row_bytes
+from minikv.course.diagrams.scale_shapes import scale_shapes
 from minikv.course.diagrams.seats import seats
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
@@ -79,6 +80,7 @@ __all__ = [
     "prefix_tree",
     "rank_caches",
     "row_bytes",
+    "scale_shapes",
     "seats",
     "segments",
     "slots",

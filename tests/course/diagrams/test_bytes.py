@@ -1,4 +1,4 @@
-"""Diagrams of stored bytes: levels on a number line, and the bytes of a row with its scale."""
+"""Diagrams of stored bytes: levels on a number line, the bytes of a row with its scale, and which numbers share one."""
 
 import re
 from xml.etree import ElementTree
@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from minikv.cache import find_codec
-from minikv.course.diagrams import number_lines, row_bytes
+from minikv.course.diagrams import number_lines, row_bytes, scale_shapes
 from minikv.course.lessons.l13.levels import key_row, levels_of
+from minikv.course.lessons.l13.scales import WAYS, scale_groups, shared_scale
 from minikv.look import look
 from minikv.plan import CacheSpec
 
@@ -30,7 +31,21 @@ def rows_drawn(lang):
     return row_bytes(("gpt-oss-20b", "Llama-3.1-8B"), ("bf16", "int8"), lang)
 
 
-BYTES = {"number lines": lines_drawn, "row bytes": rows_drawn}
+def keys(heads=2, tokens=5, channels=8, large=1.0):
+    made = torch.randn(heads, tokens, channels, generator=torch.Generator().manual_seed(2))
+    made[..., 3] *= large
+    return made
+
+
+def shapes_drawn(lang):
+    found = {
+        name: [shared_scale(each, way) for way in WAYS]
+        for name, each in (("a", keys()), ("b", keys(large=64)))
+    }
+    return scale_shapes(found, lang)
+
+
+BYTES = {"number lines": lines_drawn, "row bytes": rows_drawn, "scale shapes": shapes_drawn}
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -98,3 +113,31 @@ def test_bars_are_to_scale():
         if one.get("fill") == look("k").fill and one.get("height") == "20"
     ]
     assert widths[0] == pytest.approx(2 * widths[1])
+
+
+@pytest.mark.parametrize(
+    ("way", "scales"), [("tensor", 1), ("channel", 16), ("head", 2), ("token", 5), ("row", 10)]
+)
+def test_scales_are_as_many_as_the_groups_and_stand_in_the_picture(way, scales):
+    found = shared_scale(keys(), way)
+    assert found.scales == scales
+    assert sorted(scale_groups(way, 2, 5, 8).unique().tolist()) == list(range(scales))
+    assert f"Scales: {scales}, {4 * scales} B" in shapes_drawn("en").text()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_is_that_of_each_group_stored_by_itself(way):
+    exact, own = keys(), scale_groups(way, 2, 5, 8)
+    codec, off = find_codec("int8"), torch.zeros(2, 5, 8)
+    for number in own.unique():
+        group = exact[own == number][None]
+        off[own == number] = (codec.decode(*codec.encode(group), torch.float32) - group)[0].abs()
+    assert shared_scale(exact, way).error == pytest.approx(float(off.mean()))
+    assert shared_scale(exact, way, [0, 5]).error == pytest.approx(float(off[..., [0, 5]].mean()))
+
+
+def test_a_large_channel_costs_the_others_nothing_where_it_has_its_own_scale():
+    others = [0, 1, 2, 4, 5, 6, 7]
+    plain, large = ({way: shared_scale(keys(large=by), way, others).error for way in WAYS} for by in (1, 64))
+    assert large["channel"] == pytest.approx(plain["channel"])
+    assert all(large[way] > 5 * plain[way] for way in WAYS if way != "channel")

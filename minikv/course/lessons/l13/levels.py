@@ -31,10 +31,15 @@ def levels_of(codec: Any, row: Tensor) -> Levels:
 
 
 @torch.no_grad()
-def key_row(model: Any, tokens: Any, *, layer: int = 0, head: int = 0, position: int = -1) -> Tensor:
-    """Return the key [head_dim] that ``model`` caches for one token of ``tokens`` [T] in one KV head."""
+def cached_keys(model: Any, tokens: Any, *, layer: int = 0) -> Tensor:
+    """Return the keys [KV heads, tokens, head_dim] that one layer of ``model`` caches for ``tokens`` [T]."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config)
     model(torch.as_tensor(tokens)[None], past_key_values=cache)
-    return cache.layers[layer].keys[0, head, position]
+    return cache.layers[layer].keys[0]
+
+
+def key_row(model: Any, tokens: Any, *, layer: int = 0, head: int = 0, position: int = -1) -> Tensor:
+    """Return the key [head_dim] that ``model`` caches for one token of ``tokens`` [T] in one KV head."""
+    return cached_keys(model, tokens, layer=layer)[head, position]

@@ -33,7 +33,7 @@ LESSON = Lesson(
                 "drafts": rng.randint(6, 8),
                 "right": rng.randint(2, 5),
             },
-            how="-(-{tokens} // ({right} + 1))",
+            how="({tokens} + {right}) // ({right} + 1)",
             unit="steps",
             answer=_steps,
         ),
