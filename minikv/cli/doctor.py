@@ -1,6 +1,10 @@
-"""``minikv doctor``: the hardware and packages of this machine, and the parts of the course that fail here."""
+"""``minikv doctor``: the hardware and packages of this machine, and the parts of the course that fail here.
+
+``--model`` holds a decoder against its own ``generate()`` instead: ``minikv/engine/model_check.py``.
+"""
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,15 +25,23 @@ def doctor(
         bool,
         typer.Option("--smoke"),
     ] = False,
+    model: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
     """Say Python, torch, GPU, Triton, widgets and versions, and what would not work."""
     lang = pick_language(lang)
-    if smoke and memory:
+    if smoke + memory + (model is not None) > 1:
         raise ArgumentError("doctor_two")
+    if model is None and (dtype, device) != ("auto", "auto"):
+        raise ArgumentError("doctor_device")
     if smoke:
         _smoke(as_json, lang)
+        return
+    if model is not None:
+        _model(model, dtype, device, as_json, lang)
         return
     from minikv.course.machine import examine
 
@@ -79,6 +91,34 @@ def _smoke(as_json: bool, lang: str) -> None:
         print(json.dumps(told, indent=2))
     else:
         print(text("eviction.smoke_end", lang, count=len(checks), failed=failed, **times))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _model(name: str, dtype: str, device: str, as_json: bool, lang: str) -> None:
+    """Print a line a check, as soon as it is made; exit code 1 if one has failed, 2 if the model is refused."""
+    require_engine()
+    began = time.perf_counter()
+    from minikv.engine.model_check import check_model
+    from minikv.models import load
+
+    loaded = load(name, dtype=dtype, device=device)
+    ready = time.perf_counter()
+    checks = []
+    for check in check_model(loaded):
+        checks.append(check)
+        if not as_json:
+            print(check.line(lang), flush=True)
+    failed = sum(check.state == "failed" for check in checks)
+    times = {"load_seconds": ready - began, "seconds": time.perf_counter() - ready}
+    if as_json:
+        told = {"model": name, "checks": [check.as_dict(lang) for check in checks], "failed": failed, **times}
+        print(json.dumps(told, indent=2))
+    else:
+        print(text("models.held_end", lang, name=name, count=len(checks), failed=failed, **times))
+    note = loaded.note(lang)
+    if note is not None:
+        print(note, file=sys.stderr)
     if failed:
         raise typer.Exit(1)
 

@@ -43,6 +43,7 @@ class Engine:
     cpu_kv_bytes: int | None = None
     prefix_dir: str | None = None
     prompt_lookup: int = 0
+    layers: str | None = None
 
     def __post_init__(self):
         counts = (
@@ -90,7 +91,6 @@ class Engine:
         """The LLM of the loaded model."""
         from minikv.engine import LLM
 
-        options = {
-            name: value for name, value in vars(self).items() if name not in ("model", "dtype", "device")
-        }
-        return LLM(loaded, emit=emit, clock=clock, **options)
+        own = ("model", "dtype", "device", "layers")
+        options = {name: value for name, value in vars(self).items() if name not in own}
+        return LLM(loaded, spec=self.layers, emit=emit, clock=clock, **options)

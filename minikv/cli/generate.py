@@ -47,6 +47,7 @@ def generate(
     cpu_kv: str | None = None,
     prefix_dir: str | None = None,
     prompt_lookup: int = 0,
+    layers: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
     max_num_seqs: int = 64,
@@ -80,6 +81,7 @@ def generate(
         cpu_kv_bytes=size("--cpu-kv", cpu_kv),
         prefix_dir=prefix_dir,
         prompt_lookup=prompt_lookup,
+        layers=layers,
     )
     if profile is not None and engine.tp > 1:
         raise ArgumentError("parallel_profile", size=engine.tp)

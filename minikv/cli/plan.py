@@ -6,6 +6,7 @@ A GGUF file is planned as llama.cpp allocates: ``plan_gguf.py``.
 import json
 import math
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -184,12 +185,9 @@ def _load(spec: "CacheSpec", context: int | None, batch: int) -> dict[str, int]:
 
 
 def spec_dict(spec: "CacheSpec", lang: str = "en") -> dict[str, Any]:
-    """The cost of the cache as plain JSON values; sizes are integers of bytes."""
-    from minikv.plan.explain import countable
-
-    layers = [
-        {"count": count, "token_bytes": kind.token_bytes, **asdict(kind)} for kind, count in countable(spec)
-    ]
+    """The cost of the cache as plain JSON values; sizes are integers of bytes. Equal neighbours are one entry."""
+    runs = [(layer, sum(1 for _ in run)) for layer, run in groupby(spec.layers)]
+    layers = [{"count": count, "token_bytes": layer.token_bytes, **asdict(layer)} for layer, count in runs]
     return {
         "model": spec.name,
         "model_type": spec.model_type,

@@ -1,7 +1,7 @@
 """Builds the parts of an LLM from its configuration, one after the other; if one fails, all are freed again."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from minikv.memory.stats import MemoryStats
 from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
 from minikv.models.adapter import Reads
 from minikv.models.cpu_modules import FasterModules, use_faster_modules
-from minikv.models.measured import measure, state_shapes
+from minikv.models.measured import check_described, measure, state_shapes
 from minikv.models.sharding import ranks_of, ranks_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.budget import DEFAULT_CONTEXT
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from minikv.engine.ext.tensor_parallel import TensorParallelGroup
 
 CacheName = Literal["paged", "linear"]
+Described = CacheSpec | Mapping[str, Any] | str | Path | None
 MOST_ON_A_CPU = 4 * GIB  # other programs share the memory: an LLM takes no more unless a size is given
 
 
@@ -70,6 +71,7 @@ class EngineConfig:
     enforce_eager: bool = False
     reads: Reads = "auto"
     prompt_lookup: int = 0
+    spec: Described = None
 
     def __post_init__(self) -> None:
         check_choice("cache", self.cache, CacheName)
@@ -165,6 +167,7 @@ def build_engine(
     which keeps the traceback, and the model is unchanged.
     """
     ranks = ranks_of(model)
+    config = as_described(model, config, ranks)
     spec = measure(model, tp=ranks, kv_dtype=config.kv_dtype or kv_dtype_of(model))
     host_blocks, longest = host_config.num_blocks(spec), longest_sequence(spec, config)
     device = model.get_input_embeddings().weight.device
@@ -257,6 +260,22 @@ def build_engine(
         faster,
         states,
     )
+
+
+def as_described(model: Any, config: EngineConfig, ranks: int) -> EngineConfig:
+    """Return ``config`` with what a description of the layers says besides; the layers have to be the model's own.
+
+    Its dtype and its positions count where ``config`` has none. Raises ``ConfigError`` for other layers.
+    """
+    if config.spec is None:
+        return config
+    spec = config.spec if isinstance(config.spec, CacheSpec) else CacheSpec.from_layers(config.spec)
+    if max(ranks, spec.tp) > 1:
+        raise ArgumentError("spec_one_process", tp=max(ranks, spec.tp))
+    check_described(model, spec)
+    kv_dtype = spec.kv_dtype if config.kv_dtype is None else config.kv_dtype
+    longest = spec.max_positions if config.max_model_len is None else config.max_model_len
+    return replace(config, kv_dtype=kv_dtype, max_model_len=longest)
 
 
 def can_overlap(adapter: Adapter) -> bool:

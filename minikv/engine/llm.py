@@ -24,6 +24,7 @@ from minikv.engine.ext.graphs import DecodeGraphs
 from minikv.engine.ext.host import OffloadConfig
 from minikv.engine.factory import (
     CacheName,
+    Described,
     EngineConfig,
     build_engine,
     eos_ids,
@@ -67,6 +68,10 @@ class LLM:
     - ``tp``: processes that share the model, or "auto" for all that torchrun has started. Each makes the same LLM. On
       rank 0 it is used as usual. On the others this call computes rank 0's steps, and ends the process (``SystemExit``)
       when rank 0 closes. If a rank is lost, every request fails with ``RankLostError``, or this call if it is not done.
+
+    - ``spec``: the layers as you describe them: a ``CacheSpec``, or what ``CacheSpec.from_layers`` takes. They are held
+      against the model's own cache, and refused with the first figure that differs. Its dtype and positions count where
+      ``kv_dtype`` and ``max_model_len`` are None. None: minikv knows the layers, or measures them.
 
     The size of the cache. On a GPU it is measured unless a size is given; on a CPU it has room for ``max_num_seqs``
     sequences of the longest length, in at most 4 GiB and half of the free memory:
@@ -145,6 +150,7 @@ class LLM:
         prefix_dir: str | Path | None = None,
         seed: int | None = None,
         tp: int | Literal["auto"] = 1,
+        spec: Described = None,
         eviction: EvictionConfig | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -164,6 +170,7 @@ class LLM:
             enforce_eager=enforce_eager,
             reads=reads,
             prompt_lookup=prompt_lookup,
+            spec=spec,
         )
         host_config = OffloadConfig(
             cpu_kv_bytes, cpu_block_size, swap_rates, prefix_dir, block_size, cache, tp

@@ -15,6 +15,7 @@ import torch
 
 from minikv.cache.states import StateShape
 from minikv.errors import ConfigError, MiniKVError, first_line
+from minikv.models.batch import sees
 from minikv.plan.dtypes import AnyKVDtype
 from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.spec.cache_spec import CacheSpec
@@ -43,6 +44,29 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
     if config.model_type not in ARCHITECTURES and measured_layers(config) is None:
         keep_measured(config, [_spec_of(*found) for found in _explained(model, run_own(model))])
     return CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype)
+
+
+def check_described(model: Any, spec: CacheSpec) -> None:
+    """Raise ``ConfigError`` unless ``model`` caches what ``spec`` describes; it names the first layer that differs.
+
+    Two forwards show what the model's own cache holds. Of layers without a cache, and of those that read another
+    layer's, that is nothing.
+    """
+    cache = run_own(model)
+    held = [_spec_of(*found) for found in _explained(model, cache)]
+    held += [LayerSpec("none")] * (
+        len(spec.layers) - len(held)
+    )  # a cache ends with the last layer that was used
+    if len(held) != len(spec.layers):
+        raise ConfigError("spec_layers", name=spec.name, described=len(spec.layers), held=len(held))
+    for number, (told, found) in enumerate(zip(spec.layers, held, strict=True)):
+        for field in ("kv_heads", "k_dim", "v_dim", "window", "state_bytes"):
+            mine, theirs = getattr(told, field), getattr(found, field)
+            if field == "window":
+                mine = sees(spec, told)
+            if mine != theirs:
+                values = {"layer": number, "field": field, "described": mine, "held": theirs}
+                raise ConfigError("spec_layer", name=spec.name, **values)
 
 
 def state_shapes(model: Any) -> tuple[StateShape, ...]:

@@ -2,6 +2,7 @@
 
 import json
 
+from minikv.cli.plan import spec_dict
 from minikv.plan import CacheSpec
 from tests.plan.spec.test_described import GIB, MINE
 
@@ -26,3 +27,17 @@ def test_the_command_plans_a_file(tmp_path, terminal):
         done = terminal("plan", "--layers", str(path), *words)
         assert (done.code, said in done.err) == (2, True)
     assert terminal("plan", "--layers", str(tmp_path / "none.json")).code == 2
+
+
+def test_generate_holds_a_file_against_the_model(tmp_path, terminal, loaded_once, loaded):
+    told = spec_dict(CacheSpec.from_config(loaded.model.config, kv_dtype="fp32"))
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(told))
+    question = "ada paris the cat sleeps ben oslo ? ada"
+    plain = terminal("generate", question, "--max-tokens", "4")
+    assert terminal("generate", question, "--max-tokens", "4", "--layers", str(path)).out == plain.out
+    told["layers"][0]["kv_heads"] += 1
+    del told["layers"][0]["token_bytes"]
+    path.write_text(json.dumps(told))
+    done = terminal("generate", question, "--layers", str(path))
+    assert (done.code, "kv_heads" in done.err, "Traceback" in done.err) == (2, True, False)
