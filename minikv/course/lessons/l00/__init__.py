@@ -136,6 +136,10 @@ LESSON = Lesson(
             cases=draw_batches,
             reference=empty_slots,
             misconceptions=(
+                Misconception(
+                    "counts_blocks",
+                    lambda lengths, block_size: sum(blocks_needed(n, block_size) for n in lengths),
+                ),
                 Misconception("one_sequence", lambda lengths, block_size: -sum(lengths) % block_size),
                 Misconception("used_slots", lambda lengths, block_size: sum(n % block_size for n in lengths)),
                 Misconception(
@@ -197,7 +201,7 @@ LESSON = Lesson(
         Prediction(
             "blocks_for",
             lambda rng: {"num_tokens": rng.randint(1000, 9999)},
-            how="{num_tokens} // 16 + ({num_tokens} % 16 > 0)",
+            how="({num_tokens} + 15) // 16",
             unit="blocks",
             answer=lambda num_tokens: blocks_needed(num_tokens, 16),
         ),
