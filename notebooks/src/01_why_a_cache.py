@@ -21,17 +21,17 @@
 # **Why does each step take longer than the one before, and what does a KV cache keep so that it doesn't?**
 #
 # The small model of [lesson 00](00_start_here.ipynb) gets a prompt of 12 tokens and writes 4 more, once without a cache and once with one.
-# A hook in its first layer notes which rows of three matrices, $Q$, $K$ and $V$, each step computes.
-# You'll see below what the three are for.
-# %% [markdown] key="question" lang="zh" src="9ac564f2"
+# A hook in its first layer counts the rows of three matrices, $Q$, $K$ and $V$, that each step computes.
+# We explain the three below.
+# %% [markdown] key="question" lang="zh" src="79c99d28"
 # ## 问题
 #
 # 语言模型每一步写出一个 token。
 # **为什么每一步都比前一步慢？KV 缓存保存了什么，就不再变慢？**
 #
-# [第 00 课](00_start_here.ipynb)的小模型读入 12 个 token 的提示词，再写 4 个，一次不用缓存，一次使用缓存。
-# 第一层里的钩子（hook）记下每一步计算了 $Q$、$K$、$V$ 三个矩阵的哪些行。
-# 这三个矩阵的用处，下面就会讲到。
+# [第 00 课](00_start_here.ipynb)的小模型读入 12 个 token，再写 4 个，先不用缓存，再用缓存。
+# 第一层里的钩子（hook）记下每一步算了 $Q$、$K$、$V$ 三个矩阵的哪些行。
+# 这三个矩阵下面再讲。
 
 # %% key="rows" lang="en"
 from minikv.course import Table
@@ -62,34 +62,38 @@ for name, cached in (("不用缓存", False), ("使用缓存", True)):
 show(step_rows(tokenizer.convert_ids_to_tokens(written), steps, "zh"))
 
 # %% [markdown] key="abilities" lang="en"
-# A step that computes all of its rows is a **prefill**; a step that computes only the newest row and reads the others is a **decode**.
-# Without a cache every step is a prefill, and each one is longer than the last.
+# A step that computes all of its rows is a **prefill**. A step that computes only the newest row and reads the others is a **decode**.
+# Without a cache every step is a prefill, so each one is longer than the last.
 #
 # After this lesson you can
 #
-# - **show** that the K and V of past tokens never change, which is why they may be kept;
-# - **count** the FLOPs of a step, and predict from which length attention costs more than all weight matrices;
+# - **show** that the K and V of past tokens never change, which is why you may keep them;
+# - **count** the FLOPs of a step, and say from which length on attention costs more than all weight matrices;
 # - **find** a wrong position or a stale cache, even where the text looks right.
-# %% [markdown] key="abilities" lang="zh" src="42d4d3fe"
-# 计算全部各行的一步叫**预填充**（prefill）；只计算最新一行、其余从缓存读出的一步叫**解码**（decode）。
-# 不用缓存时，每一步都是预填充，而且一步比一步长。
+#
+# You need [lesson 00](00_start_here.ipynb) for the words token, prefill and decode, and you should know what a matrix product is.
+# %% [markdown] key="abilities" lang="zh" src="5f526561"
+# 把所有行都算一遍的一步叫**预填充**（prefill）；只算最新一行、其余从缓存读出的一步叫**解码**（decode）。
+# 不用缓存，每一步都是预填充，所以一步比一步长。
 #
 # 学完本课，你能
 #
-# - **证明**已有 token 的 K 和 V 不会变，所以可以保存下来；
-# - **数出**一步的 FLOP 数，并预测从哪个长度起，注意力比所有权重矩阵都贵；
-# - **找出**位置错误和过期的缓存，哪怕输出的文字看起来没问题。
+# - **证明**已有 token 的 K 和 V 不会再变，因此可以保存下来；
+# - **数出**一步的 FLOP 数，并说出从哪个长度起，注意力的开销超过所有权重矩阵之和；
+# - **找出**位置错误和过期的缓存，哪怕输出的文字看不出问题。
+#
+# 你需要[第 00 课](00_start_here.ipynb)的几个词（token、预填充、解码），还要知道什么是矩阵乘法。
 
 # %% [markdown] key="predict-ratio" lang="en"
 # ## Predict
 #
-# A language model produces one token a step.
-# Write down your guess before you read on; the next cell says how to enter it.
-# %% [markdown] key="predict-ratio" lang="zh" src="3951649d"
+# Before we look inside, guess how much a cache saves.
+# The next cell asks a question that you can work out with paper and pencil; put your number in place of `...`.
+# %% [markdown] key="predict-ratio" lang="zh" src="adbf0fa5"
 # ## 先猜一猜
 #
-# 语言模型每一步产生一个 token。
-# 先写下你的估计，再往下读；下面的单元格会告诉你怎么填。
+# 先不看原理，猜猜缓存能省多少。
+# 下一格会出一道题，用纸笔就能算；把 `...` 换成你的数字。
 
 # %% key="predict-ratio-cell"
 predict("step_ratio", ...)
@@ -101,13 +105,13 @@ predict("step_ratio", ...)
 # %% [markdown] key="formula" lang="zh" src="4f278efc"
 # ## 公式
 #
-# 注意力（attention）让每个 token 都能看到它之前的 token：
+# 注意力（attention）让每个 token 都能看到自己前面的 token：
 
 # %% [markdown] key="formula-math"
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^{\top}}{\sqrt{d}} + M\right) V$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | what it is | shape | in the next cell |
+# | symbol | what it is | shape | value here |
 # |---|---|---|---|
 # | $T_q$ | tokens that are fed in this step | a number of tokens | 6, then 1 |
 # | $T_k$ | tokens that can be seen, those of this step included | a number of tokens | 6 |
@@ -118,15 +122,16 @@ predict("step_ratio", ...)
 # | $M$ | causal mask: 0 where a query may look, $-\infty$ where it may not | $[T_q, T_k]$ | [6, 6] |
 # | result | for each query, a weighted mean of the values | $[T_q, d_v]$ | [6, 8], then [1, 8] |
 #
+# With the shapes put in, for the last query alone: $[1, 16] \cdot [16, 6]$ gives $[1, 6]$ scores, the softmax turns them into 6 weights that add up to 1, and $[1, 6] \cdot [6, 8]$ gives $[1, 8]$.
+#
 # This is one head of one layer.
 # Each row of $Q$, $K$ and $V$ is made by a **projection**: the token's hidden vector times a weight matrix.
 #
 # Now look at the rows.
-# Row $i$ of the result uses query $i$, and no other query.
-# The next token depends on the last row alone.
-# So the last query is enough, if all keys and values are there:
-# %% [markdown] key="symbols" lang="zh" src="61543d74"
-# | 符号 | 含义 | 形状 | 下一格的取值 |
+# Row $i$ of the result uses query $i$ and no other query, and the next token depends on the last row alone.
+# So the last query is enough, as long as all keys and values are there. The next cell checks that:
+# %% [markdown] key="symbols" lang="zh" src="aae06bd1"
+# | 符号 | 含义 | 形状 | 本例取值 |
 # |---|---|---|---|
 # | $T_q$ | 这一步送入的 token 数 | 个数 | 6，然后是 1 |
 # | $T_k$ | 能看到的 token 数，包括这一步送入的 | 个数 | 6 |
@@ -137,13 +142,14 @@ predict("step_ratio", ...)
 # | $M$ | 因果掩码（causal mask）：允许看的位置为 0，不允许的为 $-\infty$ | $[T_q, T_k]$ | [6, 6] |
 # | 结果 | 每个 query 得到一份 value 的加权平均 | $[T_q, d_v]$ | [6, 8]，然后是 [1, 8] |
 #
-# 这只是一层里的一个头。
-# $Q$、$K$、$V$ 的每一行都来自**投影**（projection）：token 的隐藏向量乘以一个权重矩阵。
+# 以最后一个 query 为例，把形状代进去：$[1, 16] \cdot [16, 6]$ 得到 $[1, 6]$ 的得分，softmax 把它们变成和为 1 的 6 个权重，再由 $[1, 6] \cdot [6, 8]$ 得到 $[1, 8]$。
 #
-# 再看行与行的关系。
-# 结果的第 $i$ 行只用到第 $i$ 个 query。
-# 下一个 token 只取决于最后一行。
-# 所以只要所有 key 和 value 都在，有最后一个 query 就够了：
+# 这只是一层里的一个头。
+# $Q$、$K$、$V$ 的每一行都来自**投影**（projection），也就是 token 的隐藏向量乘以一个权重矩阵。
+#
+# 现在来看行与行的关系。
+# 结果的第 $i$ 行只用到第 $i$ 个 query，而下一个 token 只取决于最后一行。
+# 也就是说，只要所有 key 和 value 都在，最后一个 query 就足够了。验证一下：
 
 # %% key="one-query" lang="en"
 import torch
@@ -174,39 +180,37 @@ Table(["Q", "K", "V", "结果"], shapes, lines=[f"只用最后一个 query，结
 # %% [markdown] key="model" lang="en"
 # ## A model to experiment with
 #
-# The model is the one of [lesson 00](00_start_here.ipynb), tiny-gqa, this time without an engine around it: `load` returned the model and its tokenizer.
-# It is a small Llama with grouped-query attention: 4 query heads share 2 KV heads.
-# It came with the package, so nothing is downloaded.
+# We use the model of [lesson 00](00_start_here.ipynb), tiny-gqa, this time without an engine around it: `load` returned the model and its tokenizer.
+# It is a small Llama with grouped-query attention, in which 4 query heads share 2 KV heads.
 #
-# It has learned to recall: where a text says `jack vienna` and later asks `? jack`, it answers `vienna`.
-# Such a pair of a name and a city is called a **fact** below.
+# It has learned to recall. Where a text says `jack vienna` and later asks `? jack`, it answers `vienna`.
+# We call such a pair of a name and a city a **fact**.
 # Every answer is simply right or wrong, so we can see at once when a cache breaks something.
-# Its training texts had at most 257 tokens; far beyond that it answers wrongly, with a cache and without.
+# Its training texts had at most 257 tokens. Far beyond that length it answers wrongly, with a cache and without.
 #
-# The tokenizer turns each word into one token, and puts `<bos>` in front, which marks the beginning of a sequence.
+# The tokenizer turns each word into one token and puts `<bos>` in front, which marks the beginning of a sequence.
 #
 # Three choices make the measurements clear.
-# `fp32` computes with 32 bits, though the file holds 16-bit numbers: so rounding stays out of the way until we look at it.
-# `eager` is attention as the formula writes it, without a fused kernel.
-# And one thread is enough: on matrices this small, extra threads just make the timings noisy.
-# %% [markdown] key="model" lang="zh" src="3822507f"
+# We compute in `fp32`, with 32 bits, so that rounding stays out of the way until we look at it, although the file holds 16-bit numbers.
+# We use `eager` attention, which is the formula as it stands, without a fused kernel.
+# And we use one thread, because on matrices this small extra threads just make the timings noisy.
+# %% [markdown] key="model" lang="zh" src="6b3e40f5"
 # ## 用来做实验的模型
 #
-# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，这次外面没有引擎：`load` 返回了模型和它的分词器（tokenizer）。
-# 它是一个小 Llama，采用分组查询注意力（GQA）：4 个 query 头共用 2 个 KV 头。
-# 它随这个包一起安装，不需要下载。
+# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，不过这次没有套引擎：前面的 `load` 直接返回了模型和分词器（tokenizer）。
+# 它是一个小 Llama，采用分组查询注意力（GQA），4 个 query 头共用 2 个 KV 头。
 #
-# 它学会了回忆：文本里有 `jack vienna`，后面问 `? jack`，它就回答 `vienna`。
-# 这样的一对人名和城市，下面叫一条**事实**。
-# 答案有对有错，所以缓存一旦用错，马上就看得出来。
-# 它的训练文本最长 257 个 token；远远超出这个长度，不管用不用缓存都会答错。
+# 它学会的事情是回忆：文本里出现过 `jack vienna`，后面问 `? jack`，它就回答 `vienna`。
+# 这样一对人名和城市，下面叫作一条**事实**。
+# 答案要么对要么错，所以缓存一旦出问题，马上就能看出来。
+# 训练文本最长 257 个 token，远远超出这个长度时，不管用不用缓存，它都会答错。
 #
-# 分词器把每个词变成一个 token，并在最前面加上 `<bos>`，表示序列的开头。
+# 分词器把每个词变成一个 token，并在最前面加上 `<bos>`，表示序列开头。
 #
-# 为了让测量清楚，有三处设定。
-# `fp32` 表示用 32 位计算，虽然文件里存的是 16 位的数：这样在专门讨论舍入之前，不受它干扰。
-# `eager` 就是照公式写的注意力，没有用融合 kernel。
-# 另外只用一个线程：矩阵这么小，线程多了，耗时反而不稳定。
+# 为了让测量结果清楚，有三处设定：
+# 用 `fp32`（32 位）计算，虽然文件里存的是 16 位的数，这样在专门讨论舍入之前不受它干扰；
+# 用 `eager` 注意力，也就是照公式一步步算，不用融合 kernel；
+# 只用一个线程，因为矩阵这么小，线程一多，耗时反而忽高忽低。
 
 # %% key="model-cell" lang="en"
 torch.set_num_threads(1)
@@ -233,19 +237,17 @@ Table(["设备", "参数", "层数"], [[str(device), parameters, config.num_hidd
 # %% [markdown] key="unchanged" lang="en"
 # ## Old keys and values do not change
 #
-# The causal mask lets a token look back, never ahead.
-# So what a token computes, in every layer, depends on itself and on the tokens before it.
-# A token that is added later cannot change it.
+# The causal mask lets a token look back but never ahead.
+# So what a token computes, in every layer, depends on itself and on the tokens before it, and a token that comes later cannot change it.
 #
-# Check: feed the prompt without its last token, then all of it, and compare K and V of the tokens that both have.
-# %% [markdown] key="unchanged" lang="zh" src="2bd3cc42"
+# We can check this: feed the prompt without its last token, then all of it, and compare K and V of the tokens that both have.
+# %% [markdown] key="unchanged" lang="zh" src="1fa50916"
 # ## 旧的 K 和 V 不会变
 #
-# 有了因果掩码，一个 token 只能看到自己和前面的内容，看不到后面的。
-# 所以在每一层里，一个 token 的计算结果只取决于它自己和它之前的 token。
-# 后来加进来的 token 改变不了它。
+# 有了因果掩码，一个 token 只能看到自己和前面的 token，看不到后面的。
+# 因此在每一层里，它的计算结果只取决于自己和前面的内容，后来加进来的 token 影响不到它。
 #
-# 验证一下：先送入不含最后一个 token 的提示词，再送入整个提示词，比较两次都有的 token 的 K 和 V。
+# 验证方法很直接：先送入去掉最后一个 token 的提示词，再送入完整的提示词，比较两次都有的那些 token 的 K 和 V。
 
 # %% key="unchanged-cell" lang="en"
 def prefill(tokens):
@@ -278,25 +280,25 @@ Table(["层", "K 的形状", "token 数", "K 和 V 相同"], rows)
 #
 # Two observations make a cache possible:
 # **the K and V of past tokens never change, and the Q of past tokens is never needed again.**
-# So keep K and V, drop Q, and feed only the newest token.
+# So we keep K and V, drop Q, and feed only the newest token.
 #
 # ## The same tokens
 #
 # Here are both ways in one loop.
-# `fed` is the only difference: the whole sequence, or the newest token.
-# Ignore `shift` for now; it will break things later.
-# %% [markdown] key="two-facts" lang="zh" src="a5c5ab28"
-# 形状是 `[batch, KV 头, token, 头维度]`。
+# The only difference is `fed`: the whole sequence, or just the newest token.
+# Ignore `shift` for now; later we use it to break things.
+# %% [markdown] key="two-facts" lang="zh" src="f65b7a71"
+# K 的形状是 `[batch, KV 头, token, 头维度]`。
 #
-# 缓存之所以可行，靠的是两点：
+# 缓存能够成立，靠的就是两点：
 # **已有 token 的 K 和 V 不再变化；已有 token 的 Q 不会再用到**。
-# 所以保留 K 和 V，丢掉 Q，每步只送入最新的 token。
+# 所以只需保留 K 和 V，丢掉 Q，每一步只送入最新的 token。
 #
 # ## token 完全相同
 #
-# 两种做法写在同一个循环里。
+# 下面把两种做法写进同一个循环。
 # 区别只在 `fed`：送入整个序列，还是只送入最新的 token。
-# `shift` 先不用管，后面会用它来制造错误。
+# 参数 `shift` 先不用管，后面要用它来制造错误。
 
 # %% key="generate-cell" lang="en"
 def generate(model, tokens, num_new, cached, cache=None, shift=0):
@@ -353,25 +355,25 @@ rows = [["不用", said(without), fed_without], ["使用", said(reply), len(prom
 Table(["缓存", "10 个新词", "10 步送入的 token"], rows, lines=[f"正确答案：{asked.answer}"])
 
 # %% [markdown] key="recall" lang="en"
-# The first word is the answer; then the model asks further questions and answers those, as in [lesson 00](00_start_here.ipynb).
+# The first word is the answer. Then the model asks itself further questions, as in [lesson 00](00_start_here.ipynb).
 #
 # ## Right with a cache, too?
 #
-# One prompt may be luck, and its answer came out of the prompt's own step.
-# So here is a harder test: 20 prompts of 8 facts among other words.
+# One prompt may be luck, and its answer came out of the step that read the prompt itself.
+# So here is a harder test: 20 prompts with 8 facts each among other words.
 # One way feeds the whole prompt.
-# The other feeds all but the question and keeps the cache; then it feeds the question alone, which is two tokens, `?` and a name.
+# The other feeds all but the question and keeps the cache. Then it feeds only the question, which is two tokens, `?` and a name.
 # Now a fact can reach the answer in one way only: through its K and V in the cache.
-# %% [markdown] key="recall" lang="zh" src="9f3c722d"
-# 第一个词就是答案；之后模型继续提问，自己作答，与[第 00 课](00_start_here.ipynb)一样。
+# %% [markdown] key="recall" lang="zh" src="09bbfd11"
+# 第一个词就是答案，后面是模型在自问自答，与[第 00 课](00_start_here.ipynb)一样。
 #
 # ## 用了缓存，答案也对吗？
 #
-# 只看一个提示词，也许是碰巧，而且它的答案出自送入提示词的那一步。
+# 只试一个提示词可能是碰巧，何况它的答案出自读入提示词的那一步。
 # 所以再做一个更难的测试：20 个提示词，每个有 8 条事实，夹在别的词中间。
-# 一种做法是送入整个提示词。
-# 另一种做法先送入问题之前的全部内容，留下缓存，然后只送入问题，也就是两个 token：`?` 和一个人名。
-# 这时，事实要影响答案，只能通过缓存里的 K 和 V。
+# 第一种做法送入整个提示词。
+# 第二种做法先送入问题之前的全部内容，留下缓存，然后只送入问题，也就是 `?` 和一个人名这两个 token。
+# 这样一来，事实要影响答案，就只能通过缓存里的 K 和 V。
 
 # %% key="recall-cell" lang="en"
 def answers_rightly(asked, cut=None, shift=0):
@@ -400,13 +402,15 @@ in_cache = sum(answers_rightly(asked, cut=-2) for asked in prompts)
 Table(["问题", "答对：送入整个提示词", "答对：事实全在缓存里"], [[len(prompts), whole, in_cache]])
 
 # %% [markdown] key="predict-held" lang="en"
-# So the cache holds all that an answer needs.
-# How many tokens are in the cache of the loop above, which fed the prompt once and then one token a step?
-# Predict with other numbers:
-# %% [markdown] key="predict-held" lang="zh" src="10289579"
-# 可见答案需要的内容，缓存里都有。
-# 上面使用缓存的循环先送入一次提示词，之后每步送入一个 token。
-# 现在它的缓存里有多少个 token？换一组数字猜猜看：
+# So the cache holds everything that an answer needs.
+#
+# The loop above fed the prompt once and then one token a step. How many tokens does its cache hold now?
+# Predict it for other numbers:
+# %% [markdown] key="predict-held" lang="zh" src="986ab38d"
+# 可见，回答所需的内容缓存里都有。
+#
+# 上面的循环先送入一次提示词，之后每步送入一个 token。现在它的缓存里有多少个 token？
+# 换一组数字猜猜看：
 
 # %% key="predict-held-cell"
 predict("held", ...)
@@ -418,12 +422,12 @@ Table(["prompt", "new tokens", "in the cache"], [[len(prompt), num_new, cache.ge
 Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.get_seq_length()]])
 
 # %% [markdown] key="held-why" lang="en"
-# One less than the sum.
-# The first new token comes out of the prompt's own step, and the last one was never fed, so it has no K and V yet.
+# The cache holds one token less than the sum: 12 + 10 - 1 = 21.
+# The first new token comes out of the step that reads the prompt, and the last one was never fed, so it has no K and V yet.
 #
 # ## What a step costs
 #
-# Let $n$ be the number of tokens that the newest query sees, itself included.
+# How much work does that save? Let $n$ be the number of tokens that the newest query sees, itself included.
 #
 # | work of step $n$ | without a cache | with a cache |
 # |---|---|---|
@@ -431,18 +435,17 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # | attention ($QK^\top$ and the product with $V$) | $n^2 \cdot a$ | $n \cdot a$ |
 # | logits of the last token (`lm_head`) | $h$ | $h$ |
 #
-# $p$ is FLOPs a token that is fed, $a$ is FLOPs a pair of query and key, and $h$ is FLOPs a row of logits.
-# One FLOP is one addition or one multiplication.
-# Without a cache that is Θ(n) projections and Θ(n²) attention; with one it is Θ(1) and Θ(n).
+# We count in FLOPs, where one FLOP is one addition or one multiplication.
+# Without a cache the projections are Θ(n) and attention is Θ(n²). With one they are Θ(1) and Θ(n).
 #
-# The config gives all three, with $L$ layers, $H$ query heads, $H_{kv}$ KV heads, and widths in elements:
-# %% [markdown] key="held-why" lang="zh" src="b1bbfc52"
-# 比两者之和少一个。
-# 第一个新 token 出自送入提示词的那一步；最后一个还没有送入，所以还没有 K 和 V。
+# All three coefficients follow from the config:
+# %% [markdown] key="held-why" lang="zh" src="5e1a9f41"
+# 比两者之和少一个：12 + 10 - 1 = 21。
+# 因为第一个新 token 出自读入提示词的那一步，而最后一个新 token 还没有送入模型，没有 K 和 V。
 #
 # ## 一步的开销
 #
-# 记 $n$ 为最新的 query 能看到的 token 数，包括它自己。
+# 这样能省多少计算？记 $n$ 为最新的 query 能看到的 token 数，包括它自己。
 #
 # | 第 $n$ 个 token 的这一步 | 不用缓存 | 使用缓存 |
 # |---|---|---|
@@ -450,11 +453,10 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # | 注意力（$QK^\top$，再乘 $V$） | $n^2 \cdot a$ | $n \cdot a$ |
 # | 最后一个 token 的 logits（`lm_head`） | $h$ | $h$ |
 #
-# $p$ 是每送入一个 token 的 FLOP 数，$a$ 是每一对 query 和 key 的 FLOP 数，$h$ 是一行 logits 的 FLOP 数。
-# 一次加法或一次乘法算一个 FLOP。
-# 不用缓存时，投影是 Θ(n)，注意力是 Θ(n²)；使用缓存后变成 Θ(1) 和 Θ(n)。
+# 单位是 FLOP，一次加法或一次乘法算一个 FLOP。
+# 不用缓存时，投影是 Θ(n)，注意力是 Θ(n²)；使用缓存后，分别降为 Θ(1) 和 Θ(n)。
 #
-# 三个系数都能由配置算出，其中 $L$ 是层数，$H$ 是 query 头数，$H_{kv}$ 是 KV 头数，宽度的单位是元素：
+# 三个系数都可以由配置算出：
 
 # %% [markdown] key="cost-math"
 # $$p = 2L\,\bigl(\mathit{hidden}\,(2H + 2H_{kv})\,d + 3\,\mathit{hidden}\cdot\mathit{intermediate}\bigr)$$
@@ -462,23 +464,47 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # $$a = 4\,L\,H\,d \qquad\qquad h = 2\,\mathit{hidden}\cdot\mathit{vocab}$$
 
 # %% [markdown] key="cost-call" lang="en"
-# The first 2 in $p$ is a multiplication and an addition for each weight.
-# The 4 in $a$ is twice that: once for $QK^\top$, once for the product with $V$.
-# With the numbers of tiny-gqa ($L = 2$, $\mathit{hidden} = 128$, $H = 4$, $H_{kv} = 2$, $d = 32$, $\mathit{intermediate} = 256$, $\mathit{vocab} = 196$):
+# | symbol | what it is | value here, for tiny-gqa |
+# |---|---|---|
+# | $L$ | layers | 2 |
+# | $\mathit{hidden}$ | elements of a token's hidden vector | 128 |
+# | $H$, $H_{kv}$ | query heads and KV heads | 4 and 2 |
+# | $d$ | elements of a head | 32 |
+# | $\mathit{intermediate}$ | width of the MLP | 256 |
+# | $\mathit{vocab}$ | tokens that the model knows | 196 |
+# | $p$ | FLOPs for each token that is fed | 589,824 |
+# | $a$ | FLOPs for each pair of a query and a key | 1,024 |
+# | $h$ | FLOPs for one row of logits | 50,176 |
 #
 # $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
 #
-# The same formula as a call, on the small model and on a real one; then a step of the real one at 1,000 tokens.
-# All values are FLOPs, of one sequence.
-# %% [markdown] key="cost-call" lang="zh" src="d224697c"
-# $p$ 开头的 2 表示每个权重做一次乘法和一次加法。
-# $a$ 里的 4 是它的两倍：$QK^\top$ 一次，乘 $V$ 一次。
-# 代入 tiny-gqa 的数（$L = 2$，$\mathit{hidden} = 128$，$H = 4$，$H_{kv} = 2$，$d = 32$，$\mathit{intermediate} = 256$，$\mathit{vocab} = 196$）：
+# The first 2 in $p$ stands for one multiplication and one addition for each weight.
+# The 4 in $a$ is twice that, once for $QK^\top$ and once for the product with $V$.
+#
+# So the step with $n = 16$ costs $16 \cdot 589{,}824 + 16^2 \cdot 1{,}024 + 50{,}176 = 9{,}749{,}504$ FLOPs without a cache, and $589{,}824 + 16 \cdot 1{,}024 + 50{,}176 = 656{,}384$ with one.
+#
+# The next cells make the same calls for the small model and for a real one, and then for one step of the real model at 1,000 tokens.
+# %% [markdown] key="cost-call" lang="zh" src="7ed2fe1b"
+# | 符号 | 含义 | 本例取值（tiny-gqa） |
+# |---|---|---|
+# | $L$ | 层数 | 2 |
+# | $\mathit{hidden}$ | 一个 token 的隐藏向量的元素数 | 128 |
+# | $H$、$H_{kv}$ | query 头数和 KV 头数 | 4 和 2 |
+# | $d$ | 一个头的元素数 | 32 |
+# | $\mathit{intermediate}$ | MLP 的宽度 | 256 |
+# | $\mathit{vocab}$ | 词表大小 | 196 |
+# | $p$ | 每送入一个 token 的 FLOP 数 | 589,824 |
+# | $a$ | 每一对 query 和 key 的 FLOP 数 | 1,024 |
+# | $h$ | 一行 logits 的 FLOP 数 | 50,176 |
 #
 # $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
 #
-# 同样的公式写成函数调用，分别用于小模型和真实模型；再看真实模型在 1,000 个 token 处的一步。
-# 所有数值的单位都是 FLOP，针对单条序列。
+# $p$ 开头的 2，是因为每个权重要做一次乘法和一次加法。
+# $a$ 里的 4 是它的两倍：$QK^\top$ 算一次，乘 $V$ 又算一次。
+#
+# 例如 $n = 16$ 的一步，不用缓存要 $16 \cdot 589{,}824 + 16^2 \cdot 1{,}024 + 50{,}176 = 9{,}749{,}504$ 个 FLOP，使用缓存只要 $589{,}824 + 16 \cdot 1{,}024 + 50{,}176 = 656{,}384$ 个。
+#
+# 接下来用函数调用算同样的公式：先是小模型和一个真实模型的三个系数，再是真实模型在 1,000 个 token 处的一步。
 
 # %% key="cost-cell" lang="en"
 from dataclasses import astuple
@@ -502,17 +528,17 @@ step_flops("Llama-3.1-8B", 1000, cached=True)
 # %% [markdown] key="count" lang="en"
 # ## Count it
 #
-# A formula is a claim. PyTorch can count the FLOPs of what really runs: `FlopCounterMode` adds up the shapes of every matrix product.
-# It also knows the module in which a product ran.
-# Every weight matrix of the layers is a module whose name ends with `_proj`; what `self_attn` does besides its own four is attention itself.
-# The counter looks at shapes only, so any ids and an empty mask will do.
-# %% [markdown] key="count" lang="zh" src="57706036"
+# A formula is only a claim, so let's count what really runs.
+# PyTorch's `FlopCounterMode` adds up the FLOPs of every matrix product from its shapes, and it knows in which module each product ran.
+# Every weight matrix of the layers is a module whose name ends with `_proj`. What `self_attn` does besides its own four matrices is attention itself.
+# The counter looks only at shapes, so any token ids and an empty mask will do.
+# %% [markdown] key="count" lang="zh" src="9e030a44"
 # ## 数一数
 #
-# 公式只是一个说法。PyTorch 可以统计实际运行的 FLOP 数：`FlopCounterMode` 按每次矩阵乘法的形状累加。
-# 它还知道每次乘法发生在哪个模块里。
-# 各层的每个权重矩阵都是一个模块，名字以 `_proj` 结尾；`self_attn` 除去自己的四个矩阵，剩下的就是注意力本身。
-# 计数只看形状，所以 token 和掩码的内容无关紧要。
+# 公式说得对不对，要看实际运行了多少。
+# PyTorch 的 `FlopCounterMode` 会按形状累加每次矩阵乘法的 FLOP 数，还知道每次乘法发生在哪个模块里。
+# 各层的每个权重矩阵都是一个名字以 `_proj` 结尾的模块；`self_attn` 减去它自己的四个矩阵，剩下的就是注意力本身。
+# 计数只看形状，所以 token 用什么编号、掩码里填什么都无所谓。
 
 # %% key="count-cell" lang="en"
 from torch.utils.flop_counter import FlopCounterMode
@@ -577,19 +603,18 @@ rows = [
 Table(["缓存", "n", "投影", "注意力", "lm_head"], rows, title="一步的 FLOP 数")
 
 # %% [markdown] key="fit" lang="en"
-# Double $n$ and read down the columns.
-# Without a cache projections double and attention grows four times.
-# With a cache projections stand still and attention doubles.
+# Read down the columns: each row doubles $n$.
+# Without a cache the projections double and attention grows four times.
+# With a cache the projections stay the same and attention doubles.
 #
 # Now pretend that we know only the totals.
-# Fit a parabola to those without a cache and a line to those with one, and compare the coefficients with the config's:
-# %% [markdown] key="fit" lang="zh" src="c34c7163"
-# $n$ 每翻一倍，沿着各列往下看。
-# 不用缓存时，投影翻倍，注意力变成四倍。
-# 使用缓存时，投影不变，注意力翻倍。
+# We fit a parabola to those without a cache and a line to those with one, and compare the coefficients with the ones from the config:
+# %% [markdown] key="fit" lang="zh" src="a529414a"
+# 沿着各列往下看，每一行的 $n$ 都是上一行的两倍。
+# 不用缓存时，投影翻倍，注意力变成四倍；使用缓存时，投影不变，注意力翻倍。
 #
-# 现在假装只知道总数。
-# 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，再把系数与配置算出的比较：
+# 再反过来试试：假装只知道总数。
+# 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，然后把系数与配置算出的作比较：
 
 # %% key="fit-cell" lang="en"
 import numpy as np
@@ -622,34 +647,52 @@ Table(["", "a", "p", "h", "p + h"], rows)
 # %% [markdown] key="crossing" lang="en"
 # ## Where they cross
 #
-# Attention starts cheap and grows faster.
-# It costs more than the projections when $n \cdot a > p$ with a cache, or $n^2 a > n p$ without.
-# Divide the second by $n$: it is the same $n$.
-# %% [markdown] key="crossing" lang="zh" src="b678d4d6"
+# Attention starts cheap but grows faster.
+# With a cache it costs more than the projections once $n \cdot a > p$. Without a cache the condition is $n^2 a > n p$.
+# Divide the second one by $n$, and you get the same $n$ for both:
+# %% [markdown] key="crossing" lang="zh" src="6cd340bc"
 # ## 在哪里交叉
 #
-# 注意力起初便宜，但增长更快。
-# 使用缓存时，$n \cdot a > p$ 就表示注意力更贵；不用缓存时是 $n^2 a > n p$。
-# 后一个式子两边除以 $n$，得到的是同一个 $n$。
+# 注意力起初便宜，但增长得更快。
+# 使用缓存时，$n \cdot a > p$ 就表示注意力更贵；不用缓存时，条件是 $n^2 a > n p$。
+# 后一个式子两边同除以 $n$，就与前一个相同，所以两种情况在同一个 $n$ 交叉：
 
 # %% [markdown] key="crossing-math"
 # $$n_{\times} = \lfloor p / a \rfloor + 1$$
 
 # %% [markdown] key="crossing-predict" lang="en"
-# First the prediction for a real model. Both coefficients follow from its config.
-# %% [markdown] key="crossing-predict" lang="zh" src="07345ef4"
-# 先为一个真实模型做预测，两个系数都可以由它的配置算出。
+# | symbol | what it is | value here, for tiny-gqa |
+# |---|---|---|
+# | $p$ | FLOPs for each token that is fed | 589,824 |
+# | $a$ | FLOPs for each pair of a query and a key | 1,024 |
+# | $n_{\times}$ | first length at which attention costs more | 577 |
+#
+# $$\lfloor 589{,}824 / 1{,}024 \rfloor + 1 = 576 + 1 = 577$$
+#
+# At exactly 576 tokens the two are equal, and equal is not more: that's why the formula adds 1.
+# Now work it out for a real model:
+# %% [markdown] key="crossing-predict" lang="zh" src="2c7fafa1"
+# | 符号 | 含义 | 本例取值（tiny-gqa） |
+# |---|---|---|
+# | $p$ | 每送入一个 token 的 FLOP 数 | 589,824 |
+# | $a$ | 每一对 query 和 key 的 FLOP 数 | 1,024 |
+# | $n_{\times}$ | 注意力首次更贵的长度 | 577 |
+#
+# $$\lfloor 589{,}824 / 1{,}024 \rfloor + 1 = 576 + 1 = 577$$
+#
+# 长度恰好为 576 时两者相等，相等还不算超过，所以公式里要加 1。
+# 换成真实的模型，你来算：
 
 # %% key="predict-crossing-cell"
 predict("crossing", ...)
 
 # %% [markdown] key="crossing-search" lang="en"
-# Then the small model: predict from the fit, and find the length by counting.
-# `round` takes the fit's rounding errors away, because here $p$ is an exact multiple of $a$, and an error of one bit would cost a token.
+# For the small model we can check the formula in two ways: from the fit, and by counting.
+# `round` removes the rounding errors of the fit. Here $p$ is an exact multiple of $a$, so an error in the last bit would cost one token.
 # `bisect` halves the range until it has the first length at which attention is ahead.
-# %% [markdown] key="crossing-search" lang="zh" src="21558ebb"
-# 再看小模型：先由拟合的系数预测，再用计数去找。
-# `round` 用来去掉拟合的舍入误差：这里 $p$ 恰好是 $a$ 的整数倍，差一个二进制位就会差一个 token。
+# %% [markdown] key="crossing-search" lang="zh" src="e584fce4"
+# 小模型可以用两种办法核对：用拟合出的系数算，或者直接去数。
+# `round` 用来去掉拟合的舍入误差：这里 $p$ 恰好是 $a$ 的整数倍，最后一位稍有误差，结果就会差一个 token。
 # `bisect` 不断二分，直到找出注意力首次领先的长度。
 
 # %% key="crossing-cell" lang="en"
@@ -705,19 +748,19 @@ marks = {"注意力领先": crossing_length(config)}
 show(lines(series, points=points, x="n：序列的 token 数", y="一步的 FLOP 数", log="xy", marks=marks))
 
 # %% [markdown] key="time" lang="en"
-# Both axes are logarithmic: a line with slope 1 doubles when $n$ doubles, one with slope 2 grows four times.
-# The points were counted and lie on the formula's lines.
+# Both axes are logarithmic. A line with slope 1 doubles when $n$ doubles, and a line with slope 2 grows four times.
+# The counted points lie on the lines of the formula.
 #
 # ## FLOPs are not seconds
 #
-# The same steps, timed on this machine in three rounds: at each length the fastest of twelve, four a round after one to warm up.
-# %% [markdown] key="time" lang="zh" src="97c49378"
-# 两个坐标轴都是对数刻度：斜率为 1 的线，$n$ 翻倍它也翻倍；斜率为 2 的线，变成四倍。
-# 圆点是实际计数，都落在公式的线上。
+# Now we time the same steps on this machine, in three rounds. For each length we show the fastest of twelve steps, four in each round after one to warm up.
+# %% [markdown] key="time" lang="zh" src="1bfda5a9"
+# 两个坐标轴都是对数刻度：$n$ 翻倍时，斜率为 1 的线翻倍，斜率为 2 的线变成四倍。
+# 实际计数的圆点都落在公式的线上。
 #
 # ## FLOP 不等于秒
 #
-# 同样的步骤，在这台机器上计时。一共三轮，每轮对每个长度先预热一步，再测四步；取十二步中最快的一步。
+# 同样的步骤，现在在这台机器上计时。一共三轮，每轮对每个长度先预热一步，再测四步，表中取这十二步里最快的一步。
 
 # %% key="time-function"
 import time
@@ -775,23 +818,23 @@ for name, cached in (("不用缓存", False), ("使用缓存", True)):
 show(lines(series, x="n：序列的 token 数", y="是 n = 16 时一步的多少倍", log="xy"))
 
 # %% [markdown] key="operations" lang="en"
-# The last two columns are two answers to one question: how much does the cache save at this length?
-# The chart compares how much a step grows, in FLOPs and on the clock.
-# The two need not agree.
-# Time can grow by less, because part of a step costs the same however long the sequence is.
-# It can grow by more, because the counter sees matrix products alone: `eager` also scales, masks and normalises the $n \times n$ scores of each head, and each time it reads and writes them all.
+# The last two columns of the table answer the same question: how much does the cache save at this length?
+# The chart shows how much a step grows, in FLOPs and on the clock.
+# The two don't have to agree.
+# Time can grow by less, because a part of each step costs the same at every length.
+# It can also grow by more, because the counter sees only matrix products. `eager` attention also scales, masks and normalises the $n \times n$ scores of each head, and each time it reads and writes all of them.
 #
-# One part that does not grow can be counted: each operation on tensors has to be started, by Python and PyTorch, whatever it computes.
-# The mode below sees every operation of one step.
-# %% [markdown] key="operations" lang="zh" src="5b810788"
+# One part that doesn't grow can be counted. Python and PyTorch have to start each operation on tensors, however little it computes.
+# The class below sees every operation of one step.
+# %% [markdown] key="operations" lang="zh" src="6eaf6aaa"
 # 表的最后两列回答的是同一个问题：在这个长度上，缓存省下了多少倍？
-# 图里比较的是一步的开销增长了多少，一个按 FLOP 算，一个按实测时间算。
+# 图里比较的则是一步增长了多少，一条按 FLOP 算，一条按实测时间算。
 # 两者不必一致。
-# 时间可以增长得慢一些，因为一步里有一部分开销与序列长度无关。
-# 时间也可以增长得快一些，因为计数只算矩阵乘法；`eager` 还要对每个头的 $n \times n$ 个得分做缩放、加掩码和归一化，每次都要把它们全部读写一遍。
+# 时间可能增长得慢一些，因为每一步里有一部分开销与长度无关。
+# 时间也可能增长得快一些，因为计数只算矩阵乘法，而 `eager` 还要对每个头的 $n \times n$ 个得分做缩放、加掩码和归一化，每次都要把它们全部读写一遍。
 #
-# 不随长度增长的开销里，有一项可以数出来：不管算多少，每个张量操作都要由 Python 和 PyTorch 启动一次。
-# 下面的模式会看到一步里的每个操作。
+# 不随长度增长的部分，有一项可以数出来：不管计算量多小，每个张量操作都要由 Python 和 PyTorch 启动一次。
+# 下面的类能看到一步里的每个操作。
 
 # %% key="operations-mode"
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -829,31 +872,31 @@ rows = [[n, operations(n, False), operations(n, True)] for n in (16, 1024)]
 Table(["n", "不用缓存的操作数", "使用缓存的操作数"], rows)
 
 # %% [markdown] key="time-why" lang="en"
-# The number of operations does not grow with $n$, and the cache does not make it much smaller: starting them is an overhead that both ways pay.
-# A tiny model feels it most, because each of its operations has little to compute.
-# On a large model another floor takes over: each step has to read every weight from memory, even for a single token.
+# The number of operations doesn't grow with $n$, and the cache makes it hardly smaller, so both ways pay for starting them.
+# This matters most for a tiny model, because each of its operations has little to compute.
+# On a large model another limit takes over: each step has to read every weight from memory, even for a single token.
 # [Lesson 04](04_the_roofline.ipynb) measures that one.
 #
-# So the FLOPs say how the two ways *grow*, and not how long a step takes.
-# If a reply comes only twice as fast with a cache, that contradicts nothing.
+# So FLOPs tell you how the two ways *grow*, but not how long a step takes.
+# If your model answers only twice as fast with a cache, nothing has to be wrong.
 #
 # ## A real model, counted without its weights
 #
-# The counter needs shapes, not numbers.
-# On PyTorch's `meta` device a tensor has a shape and no memory, so the whole Llama-3.1-8B fits into this notebook:
-# %% [markdown] key="time-why" lang="zh" src="053fd5ac"
-# 操作数不随 $n$ 增长，用了缓存也少不了多少：启动这些操作是固定开销，两种做法都要付。
-# 模型越小，这一点越明显，因为每个操作要算的东西很少。
-# 换成大模型，会碰到另一个下限：哪怕只送入一个 token，每一步也要从显存读取全部权重。
+# The counter needs shapes and no numbers.
+# On PyTorch's `meta` device a tensor has a shape but no memory, so the whole Llama-3.1-8B fits into this notebook:
+# %% [markdown] key="time-why" lang="zh" src="9865bc9e"
+# 操作数不随 $n$ 增长，用了缓存也没有少多少，所以启动操作的开销两种做法都躲不掉。
+# 模型越小，这一点越明显，因为每个操作本身没多少要算的。
+# 换成大模型，起作用的是另一个下限：哪怕只送入一个 token，每一步也要从显存把全部权重读一遍。
 # [第 04 课](04_the_roofline.ipynb)会测量它。
 #
-# 所以 FLOP 数说明两种做法怎样**增长**，并不说明一步要多久。
-# 如果用了缓存，回复只快了一倍，与此并不矛盾。
+# 所以，FLOP 数说明的是两种做法怎样**增长**，而不是一步要花多少时间。
+# 如果你的模型用了缓存只快了一倍，并不说明哪里出了错。
 #
 # ## 不加载权重，也能数真实模型
 #
 # 计数只需要形状，不需要数值。
-# 在 PyTorch 的 `meta` 设备上，张量有形状而不占内存，整个 Llama-3.1-8B 都能放进这个 notebook：
+# 在 PyTorch 的 `meta` 设备上，张量只有形状，不占内存，所以整个 Llama-3.1-8B 都放得进这个 notebook：
 
 # %% key="real-cell" lang="en"
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -888,21 +931,19 @@ head = ["n", "投影", "注意力", "lm_head", "与公式一致"]
 Table(head, rows, title=f"Llama-3.1-8B：{number:,} 个参数，都不占内存")
 
 # %% [markdown] key="ratio" lang="en"
-# The formula is right to the last FLOP, and attention overtakes where it says.
-# One token earlier the two are equal.
+# The formula is right to the last FLOP, and attention overtakes exactly where it says: at 26,625 tokens. One token earlier the two are equal.
 #
 # ## "10 to 100 times faster"?
 #
 # You can read that a cache makes generation 10 to 100 times faster.
-# In FLOPs there is no such constant. The ratio depends on the length:
-# %% [markdown] key="ratio" lang="zh" src="b0ed05bc"
-# 公式与计数完全一致，注意力也正是在公式给出的长度上反超。
-# 再少一个 token，两者恰好相等。
+# In FLOPs there is no such constant, because the ratio depends on the length:
+# %% [markdown] key="ratio" lang="zh" src="32f2cd12"
+# 公式与计数一个 FLOP 都不差，注意力也正是在公式给出的 26,625 个 token 处反超；再少一个 token，两者恰好相等。
 #
 # ## “快 10 到 100 倍”？
 #
 # 常有人说缓存能让生成快 10 到 100 倍。
-# 从 FLOP 看，并没有这样一个常数。倍数取决于长度：
+# 从 FLOP 来看，并没有这样一个固定的倍数，它取决于长度：
 
 # %% key="ratio-cell" lang="en"
 rows = []
@@ -935,31 +976,29 @@ for prompt_tokens, new in ((10, 10), (100, 100), (1000, 100), (1000, 1000), (10_
 Table(["提示词", "新 token", "比值"], rows, title="Llama-3.1-8B 的一段完整回复")
 
 # %% [markdown] key="ratio-why" lang="en"
-# Without a cache a single step costs nearly $n$ times as much: the cache divides projections *and* attention by $n$, and only the logits stay.
-# For a whole reply after a long prompt the ratio comes close to the number of new tokens, because the prompt has to be computed once in any case.
-# And these are FLOPs: in the table of times above, the small model saved much less time than that.
+# A single step without a cache costs nearly $n$ times as much. The cache divides the projections *and* attention by $n$, and only the logits stay as they are.
+# For a whole reply to a long prompt the ratio comes close to the number of new tokens, because the prompt has to be computed once in any case.
+# And these are FLOPs. The table of times above shows that the small model saved much less time than that.
 #
-# One caution about the counting.
-# It charges attention for the whole $n \times n$ square, as `eager` computes it.
+# One caution about the counting: it charges attention for the whole $n \times n$ square, as `eager` computes it.
 # A kernel that skips what the mask hides does about half of that in a step without a cache.
 #
 # ## What the cache costs in return
 #
-# Nothing is free: K and V of every token stay in memory until the sequence ends.
-# `CacheSpec` knows how many bytes; here its answer stands beside the size of the tensors that our loop left behind.
-# %% [markdown] key="ratio-why" lang="zh" src="e2c324bd"
-# 不用缓存，单独一步的开销接近 $n$ 倍：缓存让投影**和**注意力都除以 $n$，只有 logits 不变。
-# 提示词很长时，整段回复的倍数接近新 token 的个数，因为提示词无论如何都要计算一次。
-# 而且这只是 FLOP：从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
+# We pay for the saved work with memory, because K and V of every token stay there until the sequence ends.
+# `CacheSpec` knows how many bytes that takes. Here its answer stands beside the size of the tensors that our loop left behind.
+# %% [markdown] key="ratio-why" lang="zh" src="f2559bd3"
+# 单看一步，不用缓存的开销接近 $n$ 倍：缓存让投影**和**注意力都变成 $n$ 分之一，只有 logits 不变。
+# 再看整段回复：提示词很长时，倍数接近新 token 的个数，因为提示词无论如何都要算一次。
+# 而且这只是 FLOP。从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
 #
-# 关于计数，有一点要注意。
-# 注意力按完整的 $n \times n$ 方阵计算，`eager` 就是这样算的。
-# 如果 kernel 跳过被掩码挡住的部分，不用缓存的一步大约只需做一半的注意力。
+# 关于计数，还有一点要注意：注意力是按完整的 $n \times n$ 方阵计的，`eager` 就是这样算的。
+# 如果 kernel 会跳过被掩码挡住的部分，不用缓存的一步大约只需做一半。
 #
 # ## 缓存的代价
 #
-# 省下的计算要用显存来换：每个 token 的 K 和 V 都要保留到序列结束。
-# `CacheSpec` 知道要多少字节；下面把它的答案与刚才的循环留下的张量大小放在一起。
+# 省下的计算要用内存来换，因为每个 token 的 K 和 V 都要保留到序列结束。
+# `CacheSpec` 知道要多少字节。下面把它的答案与刚才的循环留下的张量大小放在一起：
 
 # %% key="bytes-cell" lang="en"
 from minikv.plan import CacheSpec
@@ -986,19 +1025,19 @@ Table(["模型", "token 数", "每个 token 的字节", "字节", "张量的字�
 #
 # ## Break it: the wrong position
 #
-# With a cache, the model sees a single token and cannot tell where it stands: `position_ids` has to say so.
-# `shift=1` feeds every new token one position late, the classic off-by-one.
-# Besides the words we look at the logits, the scores from which the next token is chosen.
-# Then the same mistake with each of the 20 prompts.
-# %% [markdown] key="break-position" lang="zh" src="7ef0b11e"
+# With a cache, the model sees a single token and cannot tell where it stands, so `position_ids` has to say so.
+# `shift=1` feeds every new token one position too late, a classic off-by-one error.
+# We look at the words and also at the logits, the scores from which the next token is chosen.
+# Then we repeat the mistake with each of the 20 prompts.
+# %% [markdown] key="break-position" lang="zh" src="2017af28"
 # 这个数字怎么来的，[第 02 课](02_how_many_bytes.ipynb)会逐项拆开。
 #
 # ## 弄坏它：位置错了
 #
-# 使用缓存时，模型只看到一个 token，不知道它排在哪里，要靠 `position_ids` 告诉它。
+# 使用缓存时，模型只看到一个 token，不知道它排在第几位，要靠 `position_ids` 告诉它。
 # `shift=1` 让每个新 token 的位置都晚一格，这是典型的差一错误。
 # 除了输出的词，我们还要看 logits，也就是用来选出下一个 token 的得分。
-# 再让前面的 20 个提示词都犯同样的错。
+# 然后让前面那 20 个提示词都犯同样的错。
 
 # %% key="break-position-cell" lang="en"
 def logits_of_new(shift):
@@ -1045,29 +1084,29 @@ kept = sum(map(late_keeps_words, prompts))
 Table(["提示词", "晚一格，10 个新词却完全不变"], [[len(prompts), kept]])
 
 # %% [markdown] key="break-position-why" lang="en"
-# No error, no warning, and mostly not even another word: for this prompt, and for most of the 20, a test that compares texts would pass.
+# There is no error and no warning, and mostly not even another word. For this prompt, and for 14 of the 20, a test that compares texts would pass.
 # But the logits have moved.
 #
-# What happened? RoPE, the rotary position embedding of Llama, turns queries and keys by their positions, so that a score depends on the *distance* between them.
-# Every distance to the prompt is off by one.
-# This model finds a fact by its name, wherever it stands, so most distances hardly matter to it.
-# One does: a city belongs to the name *right before* it.
+# What happened? Llama's position embedding, RoPE, turns queries and keys by their positions, so that a score depends on the *distance* between the two tokens.
+# With the wrong positions, every distance to the prompt is off by one.
+# This model finds a fact by its name, wherever that stands, so most distances hardly matter to it.
+# One distance does matter: a city belongs to the name *right before* it.
 #
-# Servers read a long prompt in pieces (chunked prefill, [lesson 11a](11a_continuous_batching.ipynb)).
+# We can make that visible. Servers read a long prompt in pieces (chunked prefill, [lesson 11a](11a_continuous_batching.ipynb)).
 # Cut each of the 20 prompts in two, and feed the second piece too late.
-# The first column cuts before the question, the second between the asked name and its city:
-# %% [markdown] key="break-position-why" lang="zh" src="5ef2a3f7"
-# 没有报错，没有警告，输出的词多半也一个没变：对这个提示词，以及 20 个中的大多数，只比较文字的测试会通过。
-# 但 logits 已经变了。
+# The first column cuts before the question, the second between the name that is asked for and its city:
+# %% [markdown] key="break-position-why" lang="zh" src="9315d004"
+# 没有报错，没有警告，输出的词多半也没变。对这个提示词，以及 20 个里的 14 个，只比较文字的测试都会通过。
+# 可是 logits 已经变了。
 #
-# 发生了什么？RoPE 是 Llama 用的旋转位置编码：它按位置旋转 query 和 key，这样得分就只取决于两者的**距离**。
-# 现在到提示词的每个距离都差一。
-# 这个模型按人名找事实，不管它在哪里，所以大多数距离对它影响不大。
-# 有一个距离例外：城市属于**紧挨在前面**的那个人名。
+# 原因在于 Llama 的位置编码 RoPE：它按位置旋转 query 和 key，使得分只取决于两个 token 之间的**距离**。
+# 位置一错，到提示词的每个距离就都差了一。
+# 这个模型按人名找事实，不管它在什么地方，所以大多数距离对它影响不大。
+# 但有一个距离很要紧：城市属于**紧挨在它前面**的那个人名。
 #
-# 服务端会把很长的提示词分成几段读入（分块预填充，[第 11a 课](11a_continuous_batching.ipynb)）。
-# 把 20 个提示词都切成两段，让第二段的位置晚几格。
-# 第一列切在问题之前，第二列切在被问的人名和它的城市之间：
+# 要看清这一点，可以仿照服务端的做法，把很长的提示词分成几段读入（分块预填充，[第 11a 课](11a_continuous_batching.ipynb)）。
+# 把 20 个提示词各切成两段，第二段的位置晚几格。
+# 表中前一列切在问题之前，后一列切在被问的人名和它的城市之间：
 
 # %% key="late-piece-cell" lang="en"
 words = [["<bos>", *asked.text.split()] for asked in prompts]
@@ -1092,19 +1131,19 @@ title = f"{len(prompts)} 个问题答对的个数，按提示词切在哪里"
 Table(["晚几格", "切在问题之前", "切在事实中间"], rows, title=title)
 
 # %% [markdown] key="late-piece-why" lang="en"
-# Where the cut separates nothing that belongs together, no answer shows the mistake.
-# Where it separates a name and its city, one position is mostly forgiven, and more than one is not.
-# So such a bug can go unseen for long: it depends on where a cut happens to fall.
-# Compare logits, not texts.
+# If the cut separates nothing that belongs together, no answer shows the mistake.
+# If it separates a name from its city, the model mostly forgives one position (18 of 20) and never more than one.
+# So such a bug can stay unseen for a long time, because it depends on where a cut happens to fall.
+# That's why you should compare logits and not texts.
 #
-# What counts is the distance alone. Move everything by the same amount, and nothing changes:
-# %% [markdown] key="late-piece-why" lang="zh" src="70c579f5"
+# Only the distance counts. If you move everything by the same amount, nothing changes:
+# %% [markdown] key="late-piece-why" lang="zh" src="56e12148"
 # 如果切口没有把相关的内容分开，从答案里就看不出这个错误。
-# 如果切在人名和它的城市之间，差一格多半没事，再多就不行了。
-# 所以这样的 bug 可以潜伏很久：能不能被发现，要看切口碰巧落在哪里。
-# 应当比较 logits，而不是文字。
+# 如果切在人名和它的城市之间，差一格多半还能答对（20 个里对 18 个），再多就一个也答不对了。
+# 所以这种 bug 可能潜伏很久，能不能被发现，全看切口碰巧落在哪里。
+# 因此要比较 logits，而不是比较文字。
 #
-# 起作用的只是距离。如果全部位置移动同样多，结果就不变：
+# 起作用的只有距离。如果所有位置移动同样多，结果就不变：
 
 # %% key="all-moved-cell" lang="en"
 def logits_at(first):
@@ -1128,13 +1167,13 @@ Table(["全部位置都后移", "胜出的 token 相同"], [[100, str(same)]])
 # ## Break it: a stale cache
 #
 # A chat program keeps the cache of a prompt.
-# The user edits one word, the program swaps the word in its list of tokens, and goes on with the old cache.
+# You edit one word. The program swaps the word in its list of tokens and goes on with the old cache.
 # Here the city that is asked for becomes `oslo`, and only the last token is fed, because the cache "already has the rest":
-# %% [markdown] key="break-edit" lang="zh" src="16a9828d"
+# %% [markdown] key="break-edit" lang="zh" src="db24d6e2"
 # ## 弄坏它：过期的缓存
 #
-# 某个聊天程序保存了提示词的缓存。
-# 用户改了一个词，程序在 token 列表里换掉这个词，然后继续用旧缓存。
+# 某个聊天程序保存着提示词的缓存。
+# 你改了一个词，程序在 token 列表里换掉它，却接着用旧缓存。
 # 下面把被问的城市改成 `oslo`，并且只送入最后一个 token，因为“其余的缓存里都有了”：
 
 # %% key="break-edit-cell" lang="en"
@@ -1156,13 +1195,13 @@ rows += [["改动之前", "自己的", said(reply)]]
 Table(["提示词", "缓存", "10 个新词"], rows, title=edited_text)
 
 # %% [markdown] key="break-edit-why" lang="en"
-# The stale cache answers the prompt *before* the edit, word for word: the model never saw the new city.
+# The stale cache answers the prompt *before* the edit, word for word, because the model never saw the new city.
 #
-# Is it enough to replace the K and V of this one token? Compare the two prompts layer by layer:
-# %% [markdown] key="break-edit-why" lang="zh" src="c13e0aa6"
-# 用旧缓存得到的是对**改动之前**的提示词的回答，一个词都不差：模型从未看到新的城市。
+# Would it be enough to replace the K and V of this one token? Let's compare the two prompts layer by layer:
+# %% [markdown] key="break-edit-why" lang="zh" src="c9a14bfa"
+# 旧缓存给出的，是对**改动之前**那个提示词的回答，一个词都不差，因为模型根本没有看到新的城市。
 #
-# 只替换这一个 token 的 K 和 V 够不够？逐层比较两个提示词：
+# 那么，只替换这一个 token 的 K 和 V 够不够？逐层比较两个提示词：
 
 # %% key="changed-cell" lang="en"
 from minikv.course.charts import heat_map
@@ -1185,15 +1224,15 @@ tokens_of_edited = tokenizer.convert_ids_to_tokens(edited)
 show(heat_map(gaps, rows=["0", "1"], columns=tokens_of_edited, x="token", y="层"))
 
 # %% [markdown] key="changed-kept" lang="en"
-# Each number is the largest change of K or V of that token; an empty cell did not change at all.
+# Each number is the largest change of K or V of that token. An empty cell did not change at all.
 # In the first layer only the edited token changes.
-# From the second layer on, every later token has read it through attention, so its K and V change too.
-# What lies before the edit may stay:
-# %% [markdown] key="changed-kept" lang="zh" src="104b193a"
-# 每个数是该 token 的 K 或 V 的最大变化；空格表示完全没变。
-# 第一层只有被改的 token 变了。
-# 从第二层起，后面的每个 token 都通过注意力读到了它，所以 K 和 V 也跟着变。
-# 改动之前的部分可以留下：
+# From the second layer on, the later tokens have read it through attention, so their K and V change too.
+# But everything before the edit may stay:
+# %% [markdown] key="changed-kept" lang="zh" src="0318b08a"
+# 每个数是该 token 的 K 或 V 的最大变化，空格表示完全没变。
+# 第一层里，只有被改的 token 变了。
+# 从第二层起，后面的 token 都通过注意力读到了它，所以它们的 K 和 V 也跟着变。
+# 改动之前的部分则可以留下：
 
 # %% key="kept-cell" lang="en"
 kept = [old == new for old, new in zip(prompt, edited)].index(False)
@@ -1208,29 +1247,29 @@ rows = [[kept, len(edited) - kept, str(again == right)]]
 Table(["保留的 token", "重新计算", "与不用旧缓存的结果相同"], rows)
 
 # %% [markdown] key="rounding" lang="en"
-# That is the causal mask again, and it is why servers can share the cache of a common *prefix* ([lesson 09](09_pages_and_blocks.ipynb)).
+# This is the causal mask again, and it's the reason why servers can share the cache of a common *prefix* ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ## May the text differ?
 #
-# In exact arithmetic it may not, and the loop above did print the same tokens both ways.
-# But computers round.
+# In exact arithmetic it may not, and the loop above did print the same tokens both ways. But computers round.
 # One query and $n$ queries can take different kernels that add in a different order, and then the last bits differ.
-# In 32 bits that hardly ever decides which token wins; in 16 bits it does so now and then.
-# The cells feed 150 documents of 64 tokens both ways, all at once and token by token, and compare the logits.
-# Each document ends with questions, so the answers are counted, too.
-# The numbers vary from one machine to another; with other documents, no token may change in 16 bits either.
-# %% [markdown] key="rounding" lang="zh" src="2c1fe444"
+# In 32 bits that hardly ever decides which token wins. In 16 bits it sometimes does.
+#
+# The cells below feed 150 documents of 64 tokens, once all at once and once token by token, and compare the logits.
+# Each document ends with questions, so we count right answers too.
+# The numbers vary from one machine to another, and with other documents there may be no changed token in 16 bits either.
+# %% [markdown] key="rounding" lang="zh" src="d5d13016"
 # 这还是因果掩码的作用，服务端也正因此可以共享相同**前缀**的缓存（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ## 文字可以变吗？
 #
-# 如果没有舍入，不可以：上面两种做法输出的 token 完全相同。
-# 但计算机总会舍入。
-# 一个 query 和 $n$ 个 query 可能走不同的 kernel，累加顺序不同，最后几位就会不同。
+# 如果计算没有舍入，就不会变，上面的循环用两种做法输出的 token 也确实完全相同。但计算机总要舍入。
+# 送入一个 query 和送入 $n$ 个 query，可能走不同的 kernel，累加的顺序不同，最后几位就会不同。
 # 用 32 位时，这几乎不会改变哪个 token 胜出；用 16 位时偶尔会。
-# 下面把 150 篇 64 个 token 的文档分两种方式送入，一次全部送入，或逐个 token 送入，再比较 logits。
-# 每篇文档末尾有几个问题，所以也数一数答对了多少。
-# 数字因机器而异；换一批文档，16 位下换掉的 token 数也可能是 0。
+#
+# 下面把 150 篇 64 个 token 的文档用两种方式送入，一种一次全部送入，一种逐个 token 送入，再比较 logits。
+# 每篇文档末尾都有问题，所以顺便也数一数答对了多少。
+# 这些数字因机器而异；换一批文档，16 位下也可能一个 token 都没换。
 
 # %% key="rounding-function" lang="en"
 from copy import deepcopy
@@ -1303,27 +1342,27 @@ Table(head, rows, title=f"共 {asked_in_all} 个问题")
 # %% [markdown] key="answer" lang="en"
 # ## Recap
 #
-# Without a cache a step computes every row again; with one it computes a single row: 54 rows against 15 in the first picture.
-# The keys and values of past tokens do not change, so switching a cache on is correct.
-# The FLOPs of a step fall by a factor of about $n$ (932 at 1,000 tokens of Llama-3.1-8B); the time falls by less, because overhead and the reading of weights stay.
-# Rounding can change a token now and then in 16 bits; large differences from the first tokens on point to a wrong position, a wrong mask or a stale cache.
+# Without a cache each step computes every row again; with one it computes a single row: 54 rows against 15 in the first picture.
+# You may keep the K and V of past tokens because they never change: the causal mask hides later tokens from earlier ones.
+# A cache divides the FLOPs of a step by about $n$ (932 at 1,000 tokens of Llama-3.1-8B), but it divides the time by less, because starting operations and reading weights stay.
+# In Llama-3.1-8B attention costs more than all weight matrices from 26,625 tokens on.
 # The same text proves little: with every position one too late, 14 of 20 texts did not change, but the logits did. Compare the logits.
 #
 # ## Check yourself
 #
 # Answer aloud or in writing, then add `reveal=True`.
-# %% [markdown] key="answer" lang="zh" src="49e2f715"
+# %% [markdown] key="answer" lang="zh" src="932c4821"
 # ## 本课小结
 #
-# 不用缓存时，每一步都要重新计算所有的行；使用缓存时只算一行：第一张图里是 54 行对 15 行。
-# 已有 token 的 K 和 V 不会变，所以打开缓存是对的。
-# 一步的 FLOP 数大约降为 $n$ 分之一（Llama-3.1-8B 在 1,000 个 token 处是 932 倍）；耗时降得没有这么多，因为固定开销和读取权重的时间还在。
-# 16 位下，舍入偶尔会换掉一个 token；如果从头几个 token 起就差很多，多半是位置错了、掩码错了，或者缓存过期了。
+# 不用缓存时，每一步都把所有的行重算一遍；使用缓存时只算一行：第一张图里是 54 行对 15 行。
+# 旧 token 的 K 和 V 之所以可以保留，是因为它们不会再变：因果掩码让前面的 token 看不到后面的。
+# 缓存让一步的 FLOP 数大约变成 $n$ 分之一（Llama-3.1-8B 在 1,000 个 token 处是 932 倍），时间却省不了这么多，因为启动操作和读取权重的开销还在。
+# Llama-3.1-8B 从 26,625 个 token 起，注意力的开销超过所有权重矩阵。
 # 文字相同说明不了什么：所有位置都晚一格时，20 段文字里有 14 段没变，logits 却都变了。所以要比较 logits。
 #
 # ## 自我检查
 #
-# 先说出来或写下来，再加上 `reveal=True` 看答案。
+# 先说出来或者写下来，再加上 `reveal=True` 看答案。
 
 # %% key="explain-q"
 explain("no_q_cache")
@@ -1334,45 +1373,52 @@ explain("divided_by_n")
 # %% key="explain-edit"
 explain("edited_message")
 
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The exercise notebook lets you write attention for one query (01.1), the FLOPs of a step (01.2), the length where attention overtakes (01.3), the loop with a cache (01.4), and the number of tokens that the cache holds (01.5).
+# %% [markdown] key="exercises" lang="zh" src="4ffb9114"
+# ## 练习
+#
+# 练习 notebook 里有五道题：一个 query 的注意力（01.1）、一步的 FLOP 数（01.2）、注意力反超的长度（01.3）、使用缓存的循环（01.4），以及缓存里的 token 数（01.5）。
+
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
 # | symptom | the command that decides |
 # |---|---|
-# | `FlopCounterMode` shows no attention at all | `model.config._attn_implementation`: a fused kernel that the counter does not know counts as zero (`sdpa` on a CPU does); call `model.set_attn_implementation("eager")` |
-# | other tokens with a cache than without | `model.float()` and compare again: if the difference goes, it was rounding; if it stays, print the `position_ids` of the first cached step: they must be `[[cache.get_seq_length()]]` before the step |
-# | generation slows down although a cache is on | print `ids.shape` inside the loop: it must be `[batch, 1]` after the prompt; then `cache.get_seq_length()`, which must grow by 1 a step |
+# | `FlopCounterMode` shows no attention at all | `model.config._attn_implementation`: the counter counts a fused kernel that it doesn't know as zero (`sdpa` on a CPU is one). Call `model.set_attn_implementation("eager")`. |
+# | other tokens with a cache than without | `model.float()`, then compare again. If the difference goes, it was rounding. If it stays, print the `position_ids` of the first cached step: they must be `[[cache.get_seq_length()]]` before the step. |
+# | generation slows down although a cache is on | print `ids.shape` inside the loop: after the prompt it must be `[batch, 1]`. Then print `cache.get_seq_length()`, which must grow by 1 a step. |
 #
 # ## In the wild
 #
-# In 2023 a user of Vicuna-7B found `use_cache` switched off in its config; switched on, generation ran about twice as fast, and the text came out different ([FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890)).
-# "FLOPs are not seconds" explains the factor of two, "May the text differ?" the text: that model ran with 8-bit weights, and sampling differs by itself.
+# In 2023 a user of Vicuna-7B found `use_cache` switched off in its config. Switched on, generation ran about twice as fast, and the text came out different ([FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890)).
+# "FLOPs are not seconds" explains the factor of two and "May the text differ?" the text: that model ran with 8-bit weights, and sampling differs by itself.
 #
 # [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) reports other outputs with a cache in 16 bits.
-# A reader found the same outputs in float32, as the table of dtypes above does.
+# A reader found the same outputs in float32, as our table of dtypes does.
 #
 # ## What comes next
 #
-# The exercises let you write attention, the count and the loop yourself.
-# [Lesson 02](02_how_many_bytes.ipynb) needs one thing from here: each token costs K and V in every layer, and now we ask how many bytes that is.
-# %% [markdown] key="stuck" lang="zh" src="939a1584"
+# [Lesson 02](02_how_many_bytes.ipynb) needs one thing from here: each token leaves K and V in every layer. Now we ask how many bytes that is.
+# %% [markdown] key="stuck" lang="zh" src="4e2c5cee"
 # ## 卡住了怎么办
 #
 # | 现象 | 用来判断的命令 |
 # |---|---|
-# | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）；调用 `model.set_attn_implementation("eager")` |
-# | 使用缓存时 token 不同 | 先 `model.float()` 再比较：差异消失，就是舍入；差异还在，就打印使用缓存的第一步的 `position_ids`，它应等于这一步之前的 `[[cache.get_seq_length()]]` |
-# | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示词之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1 |
+# | `FlopCounterMode` 里完全没有注意力 | `model.config._attn_implementation`：计数器不认识的融合 kernel 会记为零（CPU 上的 `sdpa` 就是这样）。调用 `model.set_attn_implementation("eager")`。 |
+# | 使用缓存时 token 不同 | 先 `model.float()` 再比较：差异消失，就是舍入；差异还在，就打印使用缓存的第一步的 `position_ids`，它应等于这一步之前的 `[[cache.get_seq_length()]]`。 |
+# | 开了缓存，生成还是越来越慢 | 在循环里打印 `ids.shape`：送完提示词之后必须是 `[batch, 1]`；再看 `cache.get_seq_length()`，每步应当加 1。 |
 #
 # ## 实战现场
 #
-# 2023 年，一位 Vicuna-7B 的用户发现它的配置关掉了 `use_cache`；打开之后，生成快了大约一倍，输出的文字却变了（[FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890)）。
-# “FLOP 不等于秒”一节解释了为什么只快一倍，“文字可以变吗？”一节解释了文字：那个例子用的是 8 位权重，而且开了采样，结果本来就不固定。
+# 2023 年，一位 Vicuna-7B 的用户发现它的配置关掉了 `use_cache`。打开之后，生成快了大约一倍，输出的文字却变了（[FastChat issue 1890](https://github.com/lm-sys/FastChat/issues/1890)）。
+# “FLOP 不等于秒”一节解释了为什么只快一倍；文字不同见“文字可以变吗？”一节：那个例子用的是 8 位权重，还开了采样，结果本来就不固定。
 #
-# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告，16 位下用了缓存，输出就不同。
+# [transformers issue 36536](https://github.com/huggingface/transformers/issues/36536) 报告说，16 位下用了缓存，输出就不同。
 # 有读者验证 float32 下结果一致，与上面按 dtype 比较的表相符。
 #
-# ## 接下来
+# ## 下一课
 #
-# 练习里，你会亲手写出注意力、计数和生成循环。
-# [第 02 课](02_how_many_bytes.ipynb)只需要这里的一个结论：每个 token 在每一层都要留下 K 和 V；接下来算它到底是多少字节。
+# [第 02 课](02_how_many_bytes.ipynb)只需要这里的一个结论：每个 token 在每一层都会留下 K 和 V。接下来算它到底是多少字节。

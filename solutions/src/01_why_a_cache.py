@@ -6,7 +6,7 @@
 # %% [markdown] key="attend-text" lang="en"
 # ## 01.1 Attention for one query
 #
-# A query meets all keys and takes a weighted mean of the values.
+# Compare one query with all keys, and return the weighted mean of the values.
 #
 # - `query`: a list of d floats.
 # - `keys`: a list with d floats for each token.
@@ -15,10 +15,10 @@
 # Return a list of $d_v$ floats. Plain Python is enough; `math.exp` and `math.sqrt` are there.
 # An array or a tensor of that length will do too; float32 is exact enough.
 # No mask is needed: the query belongs to the newest token.
-# %% [markdown] key="attend-text" lang="zh" src="2d0099b8"
+# %% [markdown] key="attend-text" lang="zh" src="08fc9ac0"
 # ## 01.1 一个 query 的注意力
 #
-# query 与所有 key 相遇，得到 value 的加权平均。
+# 让一个 query 与所有 key 逐一比较，得到 value 的加权平均。
 #
 # - `query`：d 个浮点数的列表。
 # - `keys`：每个 token 一项，每项 d 个浮点数。
@@ -171,10 +171,10 @@ check("01.5", tokens_held)
 
 # %% [markdown] key="held-why" lang="en"
 # ### BEGIN SOLUTION
-# The last new token is known, but nobody has fed it: its K and V do not exist yet.
+# The last new token is known, but it has not been fed yet, so it has no K and V.
 # If the conversation goes on, it is the first token to be fed.
 # ### END SOLUTION
-# %% [markdown] key="held-why" lang="zh" src="0d904e80"
+# %% [markdown] key="held-why" lang="zh" src="f0527680"
 # ### BEGIN SOLUTION
 # 最后一个新 token 已经知道，但还没有送入模型：它的 K 和 V 还不存在。
 # 对话如果继续，首先要送入的就是它。

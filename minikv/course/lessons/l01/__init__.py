@@ -1,10 +1,12 @@
 """Lesson 01: why generation slows down without a cache. Exercises: ``attention, flops, decode_loop`` and 01.5."""
 
+from dataclasses import asdict
+
 from minikv.course.exercise import Exercise, Lesson, Misconception, Prediction
 from minikv.course.lessons.l01.attention import ATTEND
 from minikv.course.lessons.l01.decode_loop import GENERATE
 from minikv.course.lessons.l01.flops import CROSSING, UNCACHED
-from minikv.plan.flops import crossing_length, step_flops
+from minikv.plan.flops import crossing_length, flop_cost, step_flops
 
 
 def tokens_held(prompt_tokens, new_tokens):
@@ -27,8 +29,13 @@ HELD = Exercise(
 )
 
 
-def step_ratio(num_tokens):
-    without, cached = (step_flops("Llama-3.1-8B", num_tokens, flag) for flag in (False, True))
+def _with_costs(model, **values):
+    """Return ``values`` with the FLOPs that the question states, so that it can be answered on paper."""
+    return {"model": model, **asdict(flop_cost(model)), **values}
+
+
+def step_ratio(model, num_tokens, **costs):
+    without, cached = (step_flops(model, num_tokens, flag) for flag in (False, True))
     return without.total / cached.total
 
 
@@ -37,10 +44,10 @@ LESSON = Lesson(
     predictions=(
         Prediction(
             "step_ratio",
-            lambda rng: {"num_tokens": rng.choice([500, 1000, 2000, 4000])},
+            lambda rng: _with_costs("Llama-3.1-8B", num_tokens=rng.choice([500, 1000, 2000, 4000])),
             how=(
-                'step_flops("Llama-3.1-8B", {num_tokens}, cached=False).total'
-                ' / step_flops("Llama-3.1-8B", {num_tokens}, cached=True).total'
+                "({num_tokens} * {per_token} + {num_tokens}**2 * {per_pair} + {lm_head})"
+                " / ({per_token} + {num_tokens} * {per_pair} + {lm_head})"
             ),
             unit="times",
             answer=step_ratio,
@@ -48,10 +55,10 @@ LESSON = Lesson(
         ),
         Prediction(
             "crossing",
-            lambda rng: {"model": rng.choice(["Llama-3.1-8B", "Llama-2-7B", "Qwen3-8B"])},
-            how="crossing_length({model!r})",
+            lambda rng: _with_costs(rng.choice(["Llama-3.1-8B", "Llama-2-7B", "Qwen3-8B"])),
+            how="{per_token} // {per_pair} + 1",
             unit="tokens",
-            answer=lambda model: crossing_length(model),  # its argument is called config
+            answer=lambda model, **costs: crossing_length(model),
             tolerance=2.0,
         ),
         Prediction(
