@@ -17,15 +17,15 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# **What changes when the cache holds latents? Which part of a row knows where its token stood?**
+# **What changes when the cache holds latents? And which part of a cached row knows where its token stood?**
 #
-# A cache is full. Keep 5 tokens, forget the next 1,021, move the others up, and go on: that is eviction. To move up means to turn back what RoPE has turned. Here is one row of Llama-3.1-8B and one of DeepSeek-V3, to scale:
-# %% [markdown] key="question" lang="zh" src="b584e3ea"
+# Your cache is full. You keep the first 5 tokens, forget the next 1,021 and move the others up, so that the text can go on. Moving a token up means undoing part of the rotation that RoPE gave it. Below is one row of Llama-3.1-8B and one of DeepSeek-V3, to scale:
+# %% [markdown] key="question" lang="zh" src="6f1c836e"
 # ## 问题
 #
-# **缓存里换成潜在向量（latent），有什么不同？一行里的哪一部分，记着 token 的位置？**
+# **缓存里换成潜在向量（latent），淘汰会有什么不同？一行里的哪一部分记着 token 的位置？**
 #
-# 缓存满了：留下 5 个 token，忘掉后面的 1,021 个，其余的往前挪，接着生成，这就是淘汰。往前挪，就是把 RoPE 转过的部分往回转。下面是 Llama-3.1-8B 和 DeepSeek-V3 各一行，按比例绘制：
+# 缓存满了，于是留下最前面的 5 个 token，淘汰后面的 1,021 个，其余的往前挪，接着生成。往前挪的时候，RoPE 转过的部分要往回转。下面是 Llama-3.1-8B 和 DeepSeek-V3 各一行，按比例画出：
 
 # %% key="turned" lang="en"
 from minikv.course.diagrams import turned_parts
@@ -40,64 +40,70 @@ show(turned_parts({name: name for name in ("Llama-3.1-8B", "DeepSeek-V3")}, star
 # %% [markdown] key="able" lang="en"
 # After this lesson you can
 #
-# - **compute** what forgetting brings where a token takes so little room;
-# - **shift** a cache of latents by hand, and say which part must turn;
+# - **compute** how much memory forgetting a token frees when a token takes so little;
+# - **shift** a cache of latents by hand, and say which part of a row has to be turned;
 # - **predict** how many blocks an eviction gives back, and when it gives back none.
 #
-# [Lesson 15b](15b_port_it_yourself.ipynb) then ports eviction to an attention class that the package has never seen.
-# %% [markdown] key="able" lang="zh" src="32985e10"
+# You need to know what a latent is ([lesson 03](03_the_2_86x_mistake.ipynb)), how blocks are shared ([lesson 09](09_pages_and_blocks.ipynb)) and how a policy chooses tokens ([lesson 14](14_what_to_forget.ipynb)). [Lesson 15b](15b_port_it_yourself.ipynb) then adds eviction to an attention class that the package has never seen.
+# %% [markdown] key="able" lang="zh" src="c6f36fd9"
 # 学完本课，你能够：
 #
-# - **算出**一个 token 本来就只占这么一点时，忘掉它还能省多少；
-# - **亲手把**潜在向量的缓存往前**挪**，并说出哪一部分要转；
-# - **预测**一次淘汰能归还几个块，什么时候一个也还不了。
+# - **算出**：一个 token 本来就只占这么点显存，淘汰它还能省多少；
+# - **亲手挪动**一份潜在向量缓存，并说出一行里哪一部分要转；
+# - **预测**一次淘汰能归还几个块，什么情况下一个也还不了。
 #
-# [第 15b 课](15b_port_it_yourself.ipynb)再把淘汰移植到一个本包从没见过的注意力类上。
+# 需要先了解：潜在向量是什么（[第 03 课](03_the_2_86x_mistake.ipynb)）、块怎样共享（[第 09 课](09_pages_and_blocks.ipynb)）、策略怎样挑选 token（[第 14 课](14_what_to_forget.ipynb)）。[第 15b 课](15b_port_it_yourself.ipynb)再给一个本包没见过的注意力类加上淘汰。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# DeepSeek-V3 has 61 layers and 128 heads. For each token a layer caches a **latent** of 512 numbers and a **rope key** of 64, in bf16, once for all heads ([lesson 03](03_the_2_86x_mistake.ipynb)).
-# %% [markdown] key="predict_first" lang="zh" src="d569e2dc"
+# DeepSeek-V3 has 61 layers with 128 heads each. For every token a layer caches one **latent** of 512 numbers and one **rope key** of 64, in bf16. All 128 heads share them.
+# %% [markdown] key="predict_first" lang="zh" src="0f5f88e5"
 # ## 先猜一猜
 #
-# DeepSeek-V3 有 61 层，128 个头。每一层为一个 token 缓存一个 512 个数的**潜在向量**和一个 64 个数的 **rope key**，都是 bf16，所有头共用一份（[第 03 课](03_the_2_86x_mistake.ipynb)）。
+# DeepSeek-V3 有 61 层，每层 128 个头。每一层为每个 token 缓存一个 512 个数的**潜在向量**和一个 64 个数的 **rope key**，都是 bf16，128 个头共用这一份。
 
 # %% key="predict_freed"
 predict("freed_bytes", ...)
 
 # %% [markdown] key="formula" lang="en"
-# ## What a forgotten token brings
-# %% [markdown] key="formula" lang="zh" src="7b874b8b"
-# ## 忘掉一个 token，省下多少
+# ## What forgetting a token frees
+#
+# Start with one token in one layer. Llama-3.1-8B stores a key and a value of 128 numbers for each of 8 KV heads, so 2 × 8 × 128 × 2 B = 4,096 B. DeepSeek-V3 stores 512 + 64 numbers for all heads together, so 576 × 2 B = 1,152 B. In general, with $F$ for the bytes that an eviction gives back to the pool:
+# %% [markdown] key="formula" lang="zh" src="401baf8e"
+# ## 淘汰一个 token，省下多少
+#
+# 先看一个 token 在一层里占多少。Llama-3.1-8B 有 8 个 KV 头，每个头存 128 个数的 key 和 128 个数的 value，一共 2 × 8 × 128 × 2 B = 4,096 B。DeepSeek-V3 所有的头合起来只存 512 + 64 个数，也就是 576 × 2 B = 1,152 B。写成一般的公式如下，其中 $F$ 是一次淘汰归还给块池的字节：
 
 # %% [markdown] key="formula_math"
 # $$r_\text{GQA} \;=\; 2 \, H_\text{kv} \, D \, s \qquad\quad r_\text{MLA} \;=\; (c + d) \, s \qquad\quad F \;=\; \Big( \big\lceil \tfrac{n}{B} \big\rceil - \big\lceil \tfrac{C}{B} \big\rceil \Big) \, B \sum_\text{layers} r$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | meaning | unit | Llama-3.1-8B / DeepSeek-V3 |
+# | symbol | meaning | unit | value here: Llama-3.1-8B / DeepSeek-V3 |
 # |---|---|---|---|
-# | $r$ | a token's row in one layer | bytes | 4,096 / 1,152 |
-# | $H_\text{kv}$, $D$ | KV heads, and their size | heads, elements | 8, 128 / - |
-# | $c$, $d$ | latent (`kv_lora_rank`) and rope key (`qk_rope_head_dim`) | elements | - / 512, 64 |
-# | $s$ | bytes of an element | bytes | 2 |
-# | $n$, $C$ | tokens of a sequence before an eviction, and its capacity | tokens | |
-# | $B$ | block size | tokens a block | |
-# | $F$ | what goes back to the pool | bytes | |
+# | $r$ | what a token takes in one layer (its row) | bytes | 4,096 / 1,152 |
+# | $H_\text{kv}$, $D$ | KV heads, and the numbers in a key or a value | heads, elements | 8, 128 / none |
+# | $c$, $d$ | numbers in the latent (`kv_lora_rank`) and in the rope key (`qk_rope_head_dim`) | elements | none / 512, 64 |
+# | $s$ | bytes of an element (bf16) | bytes | 2 |
+# | $\sum r$ | the rows of a token in all layers | bytes | 131,072 / 70,272 |
+# | $n$, $C$ | tokens of a sequence before an eviction, and after it (the capacity) | tokens | 8,192, 2,048 |
+# | $B$ | block size | tokens a block | 16 |
+# | $F$ | what goes back to the pool | bytes | 805,306,368 / 431,751,168 |
 #
-# With the numbers put in: 2 × 8 × 128 × 2 = 4,096, and (512 + 64) × 2 = 1,152. Heads stand on the left and not on the right: no head has anything of its own. (Exercise 15.1 is this, for many sequences.)
-# %% [markdown] key="symbols" lang="zh" src="7cc0728d"
-# | 符号 | 含义 | 单位 | Llama-3.1-8B / DeepSeek-V3 |
+# With the numbers put in, for DeepSeek-V3: (8,192 / 16 - 2,048 / 16) × 16 × 70,272 = 384 × 16 × 70,272 = 431,751,168 B. The heads stand in the left formula only, because with a latent no head owns anything. (Exercise 15.1 computes $F$ for many sequences.)
+# %% [markdown] key="symbols" lang="zh" src="60e5c5d1"
+# | 符号 | 含义 | 单位 | 本例取值：Llama-3.1-8B / DeepSeek-V3 |
 # |---|---|---|---|
-# | $r$ | 一个 token 在一层里的一行 | 字节 | 4,096 / 1,152 |
-# | $H_\text{kv}$、$D$ | KV 头数，以及每个头的大小 | 头、元素 | 8、128 / - |
-# | $c$、$d$ | 潜在向量（`kv_lora_rank`）与 rope key（`qk_rope_head_dim`） | 元素 | - / 512、64 |
-# | $s$ | 一个元素的字节数 | 字节 | 2 |
-# | $n$、$C$ | 一条序列淘汰前的 token 数，以及容量 | token | |
-# | $B$ | 块大小 | token / 块 | |
-# | $F$ | 归还给块池的 | 字节 | |
+# | $r$ | 一个 token 在一层里占多少，即一行 | 字节 | 4,096 / 1,152 |
+# | $H_\text{kv}$、$D$ | KV 头数，以及一个 key 或 value 有几个数 | 头、元素 | 8、128 / 无 |
+# | $c$、$d$ | 潜在向量（`kv_lora_rank`）和 rope key（`qk_rope_head_dim`）各有几个数 | 元素 | 无 / 512、64 |
+# | $s$ | 一个元素的字节数（bf16） | 字节 | 2 |
+# | $\sum r$ | 一个 token 在所有层里的行加起来 | 字节 | 131,072 / 70,272 |
+# | $n$、$C$ | 一条序列淘汰前、淘汰后的 token 数，后者就是容量 | token | 8,192、2,048 |
+# | $B$ | 块大小 | token / 块 | 16 |
+# | $F$ | 归还给块池多少 | 字节 | 805,306,368 / 431,751,168 |
 #
-# 代入数字：2 × 8 × 128 × 2 = 4,096，(512 + 64) × 2 = 1,152。左边有头数，右边没有，因为没有哪个头有自己的一份。（练习 15.1 就是算这个，而且是许多条序列。）
+# 以 DeepSeek-V3 为例，代入数字：(8,192 / 16 - 2,048 / 16) × 16 × 70,272 = 384 × 16 × 70,272 = 431,751,168 B。头数只出现在左边的公式里，因为用潜在向量时，没有哪个头有自己的一份。（练习 15.1 为许多条序列计算 $F$。）
 
 # %% key="rows" lang="en"
 from minikv.course import Table
@@ -128,25 +134,43 @@ note = "DeepSeek-V3，fp16，8,192 个 token：每个头都存 K 和 V 占 {:,} 
 Table(["", "每层 B", "每个 token B", "100,000 个 token，GiB", "1 GiB 放得下的 token"], rows, lines=[note])
 
 # %% [markdown] key="rows_read" lang="en"
-# A model of 671 billion parameters frees less with each token than one of 8. To win one GiB it has to forget fifteen thousand tokens.
+# A model of 671 billion parameters frees less with each forgotten token than a model of 8 billion. It has to forget 15,279 tokens before one GiB is free.
 #
-# (The line below the table is a first remedy: where a program keeps K and V of every head, the same tokens take 71 times as much. Cache the latents before you evict any.)
+# (The line below the table is a remedy to try first. A program that keeps K and V of every head needs 71 times as much for the same tokens. So cache latents before you evict any.)
 #
-# How much is a little? That depends on what else a step reads. Each decode step reads its weights once, and the cache of every sequence. From a context of
-# %% [markdown] key="rows_read" lang="zh" src="b72bd615"
-# 一个 6710 亿参数的模型，每忘掉一个 token 省下的，比 80 亿参数的还少。要省出 1 GiB，得忘掉一万五千个 token。
+# Is that little worth the trouble? It depends on what else a step reads. A decode step reads the weights once and the cache of every sequence. The cache becomes more than half of that from a context of
+# %% [markdown] key="rows_read" lang="zh" src="1b61f393"
+# 6710 亿参数的模型，每淘汰一个 token 省下的，比 80 亿参数的还少：要淘汰 15,279 个 token，才省得出 1 GiB。
 #
-# （表下面那一行是首先该用的办法：有的程序给每个头都存 K 和 V，同样的 token 要多占 70 倍。先改存潜在向量，再谈淘汰。）
+# （表下面那一行是应该先用的办法。有的程序为每个头都存 K 和 V，同样的 token 要占 71 倍的显存。所以先改成缓存潜在向量，再考虑淘汰。）
 #
-# 这一点点究竟算多算少，要看一步还得读什么。解码的每一步，用到的权重读一遍，每条序列的缓存也读一遍。上下文达到
+# 省下的这一点值不值得，要看一步里还得读什么。解码的每一步，权重读一遍，每条序列的缓存也各读一遍。缓存占到一半以上的上下文长度是：
 
 # %% [markdown] key="even_math"
 # $$n^{*} \;=\; \frac{W}{b \sum_\text{layers} r}$$
 
 # %% [markdown] key="even_text" lang="en"
-# tokens the cache is more than half of what a step reads. $W$ is what it reads of weights, in bytes (of experts only those that it uses), and $b$ the number of sequences. Eviction can only win from the cache's part. What it wins, as far as the roof allows ([lesson 04](04_the_roofline.ipynb)), on one imaginary H200 that all weights fit into, 32 sequences, a quarter kept:
-# %% [markdown] key="even_text" lang="zh" src="e15dbce7"
-# 个 token 时，一步读的字节里，缓存占到一半以上。$W$ 是一步要读的权重字节数（专家只算用到的），$b$ 是序列条数。淘汰只能从缓存这一部分里省。下面按 Roofline（[第 04 课](04_the_roofline.ipynb)）算上限：假想一块装得下全部权重的 H200，32 条序列，留四分之一：
+# tokens on. For Llama-3.1-8B with 32 sequences, $W$ is 15,009,849,344 B, so $n^{*}$ = 15,009,849,344 / (32 × 131,072) = 3,579 tokens.
+#
+# | symbol | meaning | unit | value here: Llama-3.1-8B / DeepSeek-V3 |
+# |---|---|---|---|
+# | $W$ | weights that a step reads; of the experts only those that it uses | bytes | 15,009,849,344 / 434,488,264,602 |
+# | $b$ | sequences in the batch | sequences | 32 |
+# | $\sum r$ | the rows of a token in all layers | bytes | 131,072 / 70,272 |
+# | $n^{*}$ | context at which the cache is half of what a step reads | tokens | 3,579 / 193,217 |
+#
+# Eviction can only save the cache's part. The table below shows how much faster a step gets when a quarter of the cache is kept, as far as the roofline allows ([lesson 04](04_the_roofline.ipynb)). It imagines one H200 that holds all weights, and 32 sequences:
+# %% [markdown] key="even_text" lang="zh" src="e221faed"
+# 例如 Llama-3.1-8B，32 条序列，$W$ 是 15,009,849,344 B，所以 $n^{*}$ = 15,009,849,344 / (32 × 131,072) = 3,579 个 token。
+#
+# | 符号 | 含义 | 单位 | 本例取值：Llama-3.1-8B / DeepSeek-V3 |
+# |---|---|---|---|
+# | $W$ | 一步要读的权重，专家只算用到的 | 字节 | 15,009,849,344 / 434,488,264,602 |
+# | $b$ | batch 里的序列数 | 条 | 32 |
+# | $\sum r$ | 一个 token 在所有层里的行加起来 | 字节 | 131,072 / 70,272 |
+# | $n^{*}$ | 一步读的字节里，缓存占到一半时的上下文长度 | token | 3,579 / 193,217 |
+#
+# 淘汰只能省缓存这一部分。如果只留四分之一的缓存，一步最多能快多少？下表按 Roofline 模型（[第 04 课](04_the_roofline.ipynb)）算出上限：假想一块装得下全部权重的 H200，跑 32 条序列。
 
 # %% key="even" lang="en"
 from minikv.plan import find_gpu
@@ -181,19 +205,33 @@ head = ["占到一半，token", "缓存每字节的 FLOP", "8,192 时加快", "3
 Table(["", *head], rows, right=head, lines=[f"{roof.name}：拐点在每字节 {roof.ridge:.0f} FLOP"])
 
 # %% [markdown] key="even_read" lang="en"
-# **The same quarter, and much less gained**: with latents the cache is the smaller part of a step for most contexts. (The second column says what else is saved: 128 heads read one row, so each cached byte costs some 240 FLOP, more than the ridge point. Where the cache outweighs the weights by far, such a step waits for arithmetic, and forgetting saves that.)
-# In *room* nothing changes: where a quarter stays, about four times as many sequences fit, whatever a token weighs. That is the reason to evict on MLA, if there is one: room, at contexts that are long or batches that are large.
+# **You keep the same quarter and gain much less.** With latents, the cache is the smaller part of a step for most contexts. The second column shows a second gain: 128 heads read one row, so each cached byte costs 242 FLOP, which is above the ridge point of 206. Where the cache is far larger than the weights, such a step waits for arithmetic, and forgetting saves arithmetic too.
 #
-# ## One row, and many who read it
+# The gain in *room* is the same as ever. If a quarter stays, about four times as many sequences fit, however small a token is. So the reason to evict from an MLA cache is room: very long contexts or very large batches.
 #
-# With GQA every KV head could keep tokens of its own ([lesson 14](14_what_to_forget.ipynb)). Try it here:
-# %% [markdown] key="even_read" lang="zh" src="17cf7d7d"
-# **同样留四分之一，得到的少得多**：用潜在向量时，在大多数上下文长度下，缓存都是一步里较小的那部分。（第二列说明省下的还有什么：128 个头读同一行，缓存的每个字节要算约 240 FLOP，超过了拐点。缓存远大于权重的时候，这样的一步等的是计算，遗忘省下的就是计算。）
-# 就**空间**而言却没有不同：留四分之一，就能放下大约四倍的序列，不管一个 token 多大。在 MLA 上若有理由淘汰，理由就在这里：上下文很长，或者 batch 很大，地方不够。
+# ### Skipping instead of forgetting: DeepSeek Sparse Attention
 #
-# ## 一行，许多个头在读
+# DeepSeek-V3.2 takes another way, **DeepSeek Sparse Attention** (DSA). A small extra network in each layer, the *lightning indexer*, scores all earlier tokens for every query. Attention then reads only the 2,048 best rows (`index_topk`). At a context of 131,072 tokens that is 1 row in 64, because 131,072 / 2,048 = 64.
 #
-# 用 GQA 时，每个 KV 头可以各留各的（[第 14 课](14_what_to_forget.ipynb)）。在这里试试：
+# DSA saves reading and arithmetic, like eviction. But it doesn't save room. Every latent stays in the cache, since the next query may choose other tokens, and the indexer adds a key of 128 numbers to each row. In return nothing is ever lost for good.
+#
+# ## One row for all heads
+#
+# With GQA, every KV head can keep tokens of its own ([lesson 14](14_what_to_forget.ipynb)). Try that here:
+# %% [markdown] key="even_read" lang="zh" src="e3580750"
+# **同样只留四分之一，好处却小得多**。用潜在向量时，在大多数上下文长度下，缓存都只占一步里较小的一部分。第二列还说明了另一种好处：128 个头读的是同一行，所以缓存的每个字节要算 242 FLOP，超过了拐点 206。当缓存远大于权重时，瓶颈在计算，淘汰就连计算也一起省了。
+#
+# 就**空间**来说则没有区别：只留四分之一，就能放下大约四倍的序列，与一个 token 占多少无关。因此在 MLA 上做淘汰，理由是空间不够，也就是上下文很长或者 batch 很大。
+#
+# ### 不淘汰，只跳过：DeepSeek 稀疏注意力（DSA）
+#
+# DeepSeek-V3.2 走的是另一条路，叫 **DeepSeek 稀疏注意力**（DeepSeek Sparse Attention，DSA）。每层多一个很小的网络，称为 lightning indexer，它为每个 query 给前面所有 token 打分，注意力只读得分最高的 2,048 行（`index_topk`）。例如上下文有 131,072 个 token 时，131,072 / 2,048 = 64，也就是每 64 行只读 1 行。
+#
+# 与淘汰一样，DSA 省了读取，也省了计算；但它不省空间。下一个 query 可能要选别的 token，所以每个潜在向量都得留在缓存里，而且 indexer 在每一行还要多存一个 128 个数的 key。好处是什么都不会真正丢掉。
+#
+# ## 一行，所有的头共用
+#
+# 用 GQA 时，每个 KV 头可以各留各的 token（[第 14 课](14_what_to_forget.ipynb)）。在这里试试：
 
 # %% key="refused" lang="en"
 import torch
@@ -224,9 +262,9 @@ except MiniKVError as error:
     print(error.text("zh"))
 
 # %% [markdown] key="wishes" lang="en"
-# What is lost by that? tiny-mla has two layers with 4 query heads each, a latent of 64 and a rope key of 16. It has learned what tiny-gqa has: names, cities, and questions. It reads a text of 193 tokens. Which 32 heavy hitters would each head keep, if it could? A bar counts how many of them are on the joint list, which all heads have to share:
-# %% [markdown] key="wishes" lang="zh" src="cf912b5c"
-# 既然拒绝 `scope="head"`，就要说清楚损失了什么。tiny-mla 有两层，每层 4 个 query 头，潜在向量 64 个数，rope key 16 个数。它学的与 tiny-gqa 一样：人名、城市、提问。让它读一篇 193 个 token 的文本：如果各选各的，每个头会留哪 32 个重要 token？条的长度，是其中有几个在所有头共用的名单上：
+# What do we lose by that? Let's measure it on tiny-mla. It has two layers with 4 query heads each, a latent of 64 numbers and a rope key of 16, and it has learned the same task as tiny-gqa: names, cities and questions about them. It reads a text of 193 tokens. Suppose each head could keep its own 32 heavy hitters. Each bar counts how many of them are also on the joint list that all heads have to share:
+# %% [markdown] key="wishes" lang="zh" src="286c945a"
+# 既然拒绝 `scope="head"`，就要说清楚损失了什么。我们在 tiny-mla 上量一量：它有两层，每层 4 个 query 头，潜在向量 64 个数，rope key 16 个数，学的任务与 tiny-gqa 相同，也是人名、城市和提问。让它读一篇 193 个 token 的文本。假设每个头可以各留 32 个重要 token，图里的条就是其中有几个也在所有头共用的名单上：
 
 # %% key="wishes_table" lang="en" tags="hardware"
 [document] = recall_documents(1, seed=1)
@@ -269,39 +307,61 @@ head = ["层", "四个头都要", "至少一个头要", "得分之和"]
 Table(head, rows, right=head[3:])
 
 # %% [markdown] key="score" lang="en"
-# The heads disagree: of 32 tokens each, a handful is common to all, and together they want about seventy. But a row is there for all of them or for none. So all heads have to be asked, and there is one score a token:
-# %% [markdown] key="score" lang="zh" src="fa73c012"
-# 各个头意见不一：每个头 32 个 token，四个头都要的只有几个，合起来却要七十个左右。可是一行要么所有头都有，要么都没有。所以所有的头都要问到，一个 token 只有一个得分：
+# The heads disagree. Of 32 tokens each, 8 and 5 are common to all four, and together they want about seventy. But a row is there for all heads or for none. So we ask all heads and add up their answers: each token gets one score.
+#
+# A small example first: two heads, and two cached tokens with a latent and a rope key of two numbers each. Token 0 has the latent (1, 0) and the rope key (1, 0), token 1 has (0, 1) and (0, 1). There is one query, with the scale 1/√4 = 0.5:
+#
+# | | query for latents | rope query | logit of token 0 | logit of token 1 | softmax |
+# |---|---|---|---|---|---|
+# | head 0 | (2, 0) | (0, 1) | 0.5 × (2 + 0) = 1 | 0.5 × (0 + 1) = 0.5 | 0.622, 0.378 |
+# | head 1 | (2, 0) | (2, 0) | 0.5 × (2 + 2) = 2 | 0.5 × (0 + 0) = 0 | 0.881, 0.119 |
+# | **score** | | | | | **1.503, 0.497** |
+#
+# The two scores sum to 2, because each of the two heads hands out exactly 1. In general:
+# %% [markdown] key="score" lang="zh" src="7ef3d7f8"
+# 各个头意见不一：每个头选 32 个 token，四个头都选中的，两层分别只有 8 个和 5 个，合起来却要七十个左右。可是一行要么所有头都有，要么都没有。所以只能把所有的头都问一遍，再把结果加起来，每个 token 得到一个得分。
+#
+# 先看一个小例子：两个头，缓存里有两个 token，潜在向量和 rope key 都只有两个数。token 0 的潜在向量是 (1, 0)，rope key 是 (1, 0)；token 1 的是 (0, 1) 和 (0, 1)。只有一个 query，缩放系数是 1/√4 = 0.5：
+#
+# | | 对潜在向量的 query | rope query | token 0 的 logit | token 1 的 logit | softmax |
+# |---|---|---|---|---|---|
+# | 头 0 | (2, 0) | (0, 1) | 0.5 × (2 + 0) = 1 | 0.5 × (0 + 1) = 0.5 | 0.622、0.378 |
+# | 头 1 | (2, 0) | (2, 0) | 0.5 × (2 + 2) = 2 | 0.5 × (0 + 0) = 0 | 0.881、0.119 |
+# | **得分** | | | | | **1.503、0.497** |
+#
+# 两个得分加起来是 2，因为两个头各自正好分出去 1。写成一般的公式：
 
 # %% [markdown] key="score_math"
 # $$p_{h,t,i} \;=\; \underset{i \,\le\, t}{\operatorname{softmax}} \; \sigma \left( \big( q_{h,t}^{\text{nope}} W_h^{K} \big) \cdot c_i \;+\; q_{h,t}^{\text{rope}} \cdot k_i \right) \qquad\qquad s_i \;=\; \sum_t \sum_{h=1}^{H} p_{h,t,i} \qquad\qquad \sum_i s_i \;=\; H \, T$$
 
 # %% [markdown] key="score_symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $c_i$, $k_i$ | what is cached of token $i$: its latent, and its rope key | elements |
-# | $q_{h,t}^{\text{nope}}$, $q_{h,t}^{\text{rope}}$ | the two parts of query $t$ of head $h$: without a position, and with it | elements |
-# | $W_h^{K}$ | head $h$'s part of `kv_b_proj` that makes keys of latents; here it is multiplied into the query instead ("absorbed", [lesson 10](10_kernels.ipynb)) | |
-# | $\sigma$ | the scale, $1 / \sqrt{\text{nope} + \text{rope}}$, of a key as each head would see it, not of a cached row | |
-# | $p_{h,t,i}$, $s_i$ | what query $t$ of head $h$ gives to token $i$; the score of token $i$ | a query's row sums to 1 |
-# | $H$, $T$ | query heads; queries so far | |
+# | symbol | meaning | unit | value here |
+# |---|---|---|---|
+# | $c_i$, $k_i$ | what is cached of token $i$: its latent and its rope key | elements | 64, 16 |
+# | $q_{h,t}^{\text{nope}}$, $q_{h,t}^{\text{rope}}$ | the two parts of query $t$ of head $h$: without a position, and with it | elements | 32, 16 |
+# | $W_h^{K}$ | head $h$'s part of `kv_b_proj`, which makes keys of latents. Here it is multiplied into the query instead ("absorbed", [lesson 10](10_kernels.ipynb)) | elements | 32 × 64 |
+# | $\sigma$ | the scale $1 / \sqrt{\text{nope} + \text{rope}}$: it counts the width of a key as a head would see it, not of a cached row | | 0.144 |
+# | $p_{h,t,i}$ | what query $t$ of head $h$ gives to token $i$; one query's row sums to 1 | 0 to 1 | |
+# | $s_i$ | the score of token $i$ | | 772 in all |
+# | $H$, $T$ | query heads, and queries so far | heads, tokens | 4, 193 |
 #
-# The last column of the table is the check: 4 heads, 193 queries, 772. There are no KV heads to average over, although the config of DeepSeek-V3 says `num_key_value_heads: 128`. (The exercise of [lesson 15b](15b_port_it_yourself.ipynb) is this formula.)
+# With the numbers put in: σ = 1/√(32 + 16) = 0.144, and all scores together are 4 × 193 = 772. That is the last column of the table above. We don't average over KV heads, because there are none, although the config of DeepSeek-V3 says `num_key_value_heads: 128`. (You write this formula in the exercise of [lesson 15b](15b_port_it_yourself.ipynb).)
 #
-# What does such a score achieve? The curves of [lesson 14](14_what_to_forget.ipynb), on latents: 193 tokens are read, each layer keeps a share, then come questions that nobody has announced.
-# %% [markdown] key="score_symbols" lang="zh" src="3d330b4f"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $c_i$、$k_i$ | token $i$ 缓存下来的：潜在向量和 rope key | 元素 |
-# | $q_{h,t}^{\text{nope}}$、$q_{h,t}^{\text{rope}}$ | 头 $h$ 的第 $t$ 个 query，分成两部分：不带位置的，带位置的 | 元素 |
-# | $W_h^{K}$ | `kv_b_proj` 里头 $h$ 的那一部分，由潜在向量得到 key；这里改为乘到 query 上（即矩阵吸收，[第 10 课](10_kernels.ipynb)） | |
-# | $\sigma$ | 缩放系数 $1 / \sqrt{\text{nope} + \text{rope}}$，按一个头看到的 key 来算，不按缓存的一行 | |
-# | $p_{h,t,i}$、$s_i$ | 头 $h$ 的第 $t$ 个 query 分给 token $i$ 多少；token $i$ 的得分 | 一个 query 的一行加起来是 1 |
-# | $H$、$T$ | query 头数；到目前为止的 query 数 | |
+# How good is such a score? Here are the recall curves of [lesson 14](14_what_to_forget.ipynb), now on latents. The model reads 193 tokens, each layer keeps a share of them, and only then come the questions:
+# %% [markdown] key="score_symbols" lang="zh" src="c95f9a64"
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $c_i$、$k_i$ | token $i$ 缓存下来的潜在向量和 rope key | 元素 | 64、16 |
+# | $q_{h,t}^{\text{nope}}$、$q_{h,t}^{\text{rope}}$ | 头 $h$ 的第 $t$ 个 query，分成不带位置和带位置的两部分 | 元素 | 32、16 |
+# | $W_h^{K}$ | `kv_b_proj` 里头 $h$ 的那一部分，用来由潜在向量得到 key；这里改为乘到 query 上（即矩阵吸收，[第 10 课](10_kernels.ipynb)） | 元素 | 32 × 64 |
+# | $\sigma$ | 缩放系数 $1 / \sqrt{\text{nope} + \text{rope}}$，按一个头看到的 key 的宽度算，不按缓存里一行的宽度算 | | 0.144 |
+# | $p_{h,t,i}$ | 头 $h$ 的第 $t$ 个 query 分给 token $i$ 多少；一个 query 的一行加起来是 1 | 0 到 1 | |
+# | $s_i$ | token $i$ 的得分 | | 总和 772 |
+# | $H$、$T$ | query 头数，到目前为止的 query 数 | 头、token | 4、193 |
 #
-# 表的最后一列用来核对：4 个头，193 个 query，772。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。（[第 15b 课](15b_port_it_yourself.ipynb)的练习就是这个公式。）
+# 代入数字：σ = 1/√(32 + 16) = 0.144；得分的总和是 4 × 193 = 772，也就是上面那张表的最后一列。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。（[第 15b 课](15b_port_it_yourself.ipynb)的练习就是写这个公式。）
 #
-# 这样的得分管用吗？还是[第 14 课](14_what_to_forget.ipynb)的曲线，换成潜在向量：读 193 个 token，每层留一部分，然后来的问题谁也没有预告过。
+# 这样的得分好不好用？我们把[第 14 课](14_what_to_forget.ipynb)的召回率曲线换到潜在向量上再画一遍。模型先读 193 个 token，每层留下一部分，之后才提问：
 
 # %% key="curves" lang="en" tags="hardware"
 from minikv.course.lessons.l14.recall_chart import recall_chart
@@ -340,19 +400,19 @@ head = ["普通词的困惑度", "留 50%", "留 25%", "留 10%"]
 Table(head, rows, lines=[note])
 
 # %% [markdown] key="curves_read" lang="en"
-# - **H2O does not help here.** Neither its sum nor its maximum beats a random choice. That could be expected: no query had looked at the facts yet, and now one list has to serve all heads besides.
-# - **Knorm**, which answered most questions on tiny-gqa, falls below random. It asks how long a key is, and the next cell shows what there is to see.
-# - **KeyDiff** compares directions, and a latent points as well as a key does. **Echo** ([lesson 14b](14b_your_own_policy.ipynb)) asks the text's own words again, and needs only logits. At 25 % both lose nothing.
-# - Perplexity puts them in another order again. KeyDiff answers everything at 25 %, and the ordinary words pay for it; Echo does not.
+# - **H2O doesn't help here.** Neither its sum nor its maximum beats a random choice. That was to be expected, because no query had looked at the facts yet, and now one list has to serve all heads besides.
+# - **Knorm** answered most questions on tiny-gqa. Here it falls below random. It looks at the length of a key, and the next cell shows how little there is to see.
+# - **KeyDiff** compares directions, and a latent has a direction just as a key has. **Echo** ([lesson 14b](14b_your_own_policy.ipynb)) asks the text's own words again and needs only logits. With 25 % kept, both lose nothing.
+# - Perplexity ranks them differently. With 25 % kept, KeyDiff answers everything, but the perplexity of the ordinary words rises from 7.9 to 40.3. Echo stays at 8.7.
 #
-# One tiny model, one kind of text, and questions that come after it. When a text is read token by token and asks as it goes, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/internal/eviction.md](repo:docs/internal/eviction.md) has both). None of this says anything about DeepSeek-V3.
-# %% [markdown] key="curves_read" lang="zh" src="6417fb3e"
-# - **H2O 在这里没有用**。求和也好，最大值也好，都没有胜过随机选择。这也不意外：还没有一个 query 看过那些事实，现在又要一份名单照顾所有的头。
-# - **Knorm** 在 tiny-gqa 上答对了大多数，在这里却不如随机选择。它问的是 key 有多长，能看出什么，下一个单元格会告诉你。
-# - **KeyDiff** 比的是方向，潜在向量和 key 一样有方向。**Echo**（[第 14b 课](14b_your_own_policy.ipynb)）把文本自己的词再问一遍，只要有 logit 就行。留 25% 时，两者一题也没丢。
-# - 困惑度排出来的又是另一个次序。留 25% 时 KeyDiff 全都答对，代价由普通的词来付；Echo 则不然。
+# This is one tiny model, one kind of text, and all questions come after the text. If the questions come while the text is read, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/internal/eviction.md](repo:docs/internal/eviction.md) has both). None of it tells you how DeepSeek-V3 behaves.
+# %% [markdown] key="curves_read" lang="zh" src="e459bb2b"
+# - **H2O 在这里没有用**：求和也好，取最大值也好，都不如随机选择。这并不意外，因为还没有任何 query 看过那些事实，何况现在一份名单要照顾所有的头。
+# - **Knorm** 在 tiny-gqa 上能答对大多数问题，在这里却比随机还差。它看的是 key 的长度，而下一个单元格会告诉你，长度几乎没有差别。
+# - **KeyDiff** 比较的是方向，潜在向量和 key 一样有方向。**Echo**（[第 14b 课](14b_your_own_policy.ipynb)）把文本自己的词再问一遍，只需要 logit。留 25% 时，两者一题也没有丢。
+# - 按困惑度排，次序又不一样。留 25% 时，KeyDiff 全部答对，但普通词的困惑度从 7.9 升到 40.3，而 Echo 只有 8.7。
 #
-# 只有一个极小的模型、一种文本，而且问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显强过随机选择，在有的设置下又差得很远（两种都记在 [docs/internal/eviction.md](repo:docs/internal/eviction.md) 里）。这些都说明不了 DeepSeek-V3 会怎样。
+# 这只是一个极小的模型、一种文本，而且所有问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显好于随机，在有的设置下又差得很远（两种情况都记在 [docs/internal/eviction.md](repo:docs/internal/eviction.md) 里）。DeepSeek-V3 会怎样，从这里推不出来。
 
 # %% key="lengths" lang="en" tags="hardware"
 rows = []
@@ -375,21 +435,21 @@ for name in ("tiny-gqa", "tiny-mla"):
 Table(["模型", "层", "长度的标准差，占均值的 %"], rows)
 
 # %% [markdown] key="lengths_read" lang="en"
-# Before it is cached, a latent goes through a norm (`kv_a_layernorm`), which brings all of them to much the same length, in layer 1 above all. What a policy looks at may mean something else in another architecture, or nothing.
+# Before a latent is cached, it passes a norm (`kv_a_layernorm`). After that all latents have much the same length, above all in layer 1, where the deviation is 1.7 % instead of 20.5 %. So what a policy looks at may mean something else in another architecture, or nothing at all.
 #
 # ## Shift it by hand
 #
-# A shift has two parts. Tokens go: rows are left out. And those that stay get new positions: "move up" means that their keys are turned back, by as many places as went. For Llama that is `rope(key, -1021)`. What is it here?
+# A shift has two parts. Some tokens go, so their rows are left out. The others get new positions: moving up by 1,021 places means turning their keys back by 1,021 places. For Llama that is `rope(key, -1021)` on the whole key. What is it here?
 #
-# Where a row stands is in its rope key, and nowhere else. That is what it was separated for ([lesson 03](03_the_2_86x_mistake.ipynb)). To see it, forget nothing at all: move a *whole* text by 100 places, queries included. Attention reads distances, so not one logit may change.
-# %% [markdown] key="lengths_read" lang="zh" src="5ea6ec69"
-# 潜在向量在缓存之前要过一个归一化（`kv_a_layernorm`），长度就都差不多了，第 1 层尤其如此。一种策略看的东西，换一种架构，含义可能不同，也可能什么都说明不了。
+# With MLA, the position of a row is in its rope key and nowhere else; the rope key was separated for that purpose ([lesson 03](03_the_2_86x_mistake.ipynb)). You can check it without forgetting anything. Move the *whole* text by 100 places, queries included. Attention depends on distances only, so no logit may change.
+# %% [markdown] key="lengths_read" lang="zh" src="a81f4607"
+# 潜在向量写入缓存之前要过一个归一化（`kv_a_layernorm`），之后长度都差不多，第 1 层尤其明显，标准差只有 1.7%，而 tiny-gqa 是 20.5%。也就是说，策略看的那个量，换一种架构可能是另一个意思，也可能毫无意义。
 #
 # ## 亲手挪一次
 #
-# 挪动有两部分：一些 token 被淘汰，就是少几行；留下的要换位置，“往前挪”就是把 key 往回转，淘汰了多少就转多少。对 Llama 来说，这就是 `rope(key, -1021)`。在这里又是什么？
+# 挪动分两部分。一部分 token 被淘汰，它们的行直接去掉；其余的要换位置，往前挪 1,021 个位置，就要把 key 往回转 1,021 个位置。对 Llama 来说，就是对整个 key 做 `rope(key, -1021)`。那么在这里呢？
 #
-# 一行的位置只在 rope key 里，别处没有；当初把它分出来，为的就是这个（[第 03 课](03_the_2_86x_mistake.ipynb)）。要看清这一点，先什么都不忘：把**整篇**文本连同 query 一起挪 100 个位置。注意力看的是距离，所以一个 logit 也不该变。
+# 用 MLA 时，一行的位置只在 rope key 里，别处都没有，当初单独分出 rope key 就是为了这个（[第 03 课](03_the_2_86x_mistake.ipynb)）。这一点不用淘汰也能验证：把**整篇**文本连同 query 一起挪 100 个位置。注意力只看距离，所以任何一个 logit 都不该变。
 
 # %% key="shift" lang="en" tags="hardware"
 from copy import deepcopy
@@ -444,17 +504,17 @@ head = ["往回转 100 个位置的", "logit 的最大差别"]
 Table(head, zip(names, differences.values()), right=head[1:])
 
 # %% [markdown] key="shift_read" lang="en"
-# **Turn the rope key, and leave the latent alone.** (What is left in the first line is rounding.) In DeepSeek-V3 that is 64 of 576 numbers a row: a shift of latents is cheaper than one of keys.
+# **Turn the rope key and leave the latent alone.** (What remains in the first line is rounding.) In DeepSeek-V3 you turn 64 of the 576 numbers of a row, so a shift of latents is cheaper than a shift of keys.
 #
-# (A shift that really forgets changes logits, of course, since something is missing.)
+# (A shift that really forgets something does change logits, because something is missing.)
 #
-# In the package `positions="reindexed"` does it: the kept tokens count 0, 1, 2, ... `positions="original"` leaves every token where it was. Both are right. What is wrong is to keep the old rotation and take the position of new tokens from the length of the cache ([lesson 14b](14b_your_own_policy.ipynb)). Here are all three, with latents. The first 129 tokens of some texts, 32 as a prompt and then one by one, 48 kept:
-# %% [markdown] key="shift_read" lang="zh" src="fe3329e1"
-# **转 rope key，潜在向量不动**。（第一行剩下的是舍入误差。）在 DeepSeek-V3 里，这是每行 576 个数中的 64 个，所以挪潜在向量比挪 key 便宜。
+# In the package, `positions="reindexed"` does this shift: the kept tokens count 0, 1, 2 and so on. With `positions="original"` every token stays where it was. Both are right. It is wrong to mix them, that is, to keep the old rotation and take the position of new tokens from the length of the cache ([lesson 14b](14b_your_own_policy.ipynb)). The next cell compares all three on latents. It reads the first 129 tokens of six texts, 32 as a prompt and the rest one by one, and keeps 48:
+# %% [markdown] key="shift_read" lang="zh" src="d1619152"
+# **只转 rope key，潜在向量不动**。（第一行剩下的是舍入误差。）在 DeepSeek-V3 里，一行 576 个数只转 64 个，所以挪潜在向量比挪 key 便宜。
 #
-# （真正忘掉一些的挪动，logit 当然会变，因为少了东西。）
+# （如果真的淘汰了一些 token，logit 当然会变，因为少了东西。）
 #
-# 在本包里这就是 `positions="reindexed"`：留下的 token 从 0、1、2 数起。`positions="original"` 则让每个 token 留在原来的位置。两种都对。错的是旋转还是旧的，新 token 的位置却取自缓存长度（[第 14b 课](14b_your_own_policy.ipynb)）。三种做法，用潜在向量再来一遍。几篇文本的前 129 个 token，其中 32 个作提示词，后面一个一个地读，留 48 个：
+# 在本包里，`positions="reindexed"` 做的就是这种挪动：留下的 token 重新编号为 0、1、2……；`positions="original"` 则让每个 token 留在原来的位置。两种都对，错的是混用，也就是旋转还是旧的，新 token 的位置却取自缓存的长度（[第 14b 课](14b_your_own_policy.ipynb)）。下一个单元格在潜在向量上比较这三种做法：读六篇文本的前 129 个 token，其中 32 个作提示词，其余一个一个地读，留 48 个：
 
 # %% key="positions" lang="en" tags="hardware"
 from minikv.course.lessons.l15.stream import graded, read
@@ -485,21 +545,21 @@ for name in ("streaming", "keydiff"):
 Table(["策略", "下一个 token 的位置", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="positions_read" lang="en"
-# From the cache, StreamingLLM loses more than a third of its answers. KeyDiff keeps nearly all of its own, and still the ordinary words get twenty times as hard to guess. The latent encodes the content of a token, wherever it stands; only the rope key encodes its place. **A count of answers alone would have missed the error.** So look at both, and at the logits.
+# With positions from the cache, StreamingLLM loses more than a third of its answers. KeyDiff keeps nearly all of its answers, but its perplexity rises from 11.9 to 250, so the ordinary words get twenty times as hard to guess. The reason is that the latent encodes what a token says, and only the rope key encodes where it stands. **A count of right answers alone would have missed the error.** Look at the perplexity and at the logits as well.
 #
-# (Exercise 15.4: positions, slots and lengths, of several sequences and two KV cache groups.)
+# (Exercise 15.4 computes positions, slots and lengths for several sequences and two KV cache groups.)
 #
 # ## Blocks that really go back
 #
-# So far the cache was dense, and gathered anew. An engine keeps latents in blocks, and a block goes back only when nothing in it is needed. So survivors move to the front, and the tail is freed. Which ones move?
-# %% [markdown] key="positions_read" lang="zh" src="0f627b86"
-# 位置取自缓存，StreamingLLM 答对的就少了三分之一以上。KeyDiff 的回答几乎都还在，普通的词却难猜了二十倍。token 的内容由潜在向量编码，与位置无关；位置只编码在 rope key 里。**如果只数答对多少，这个错误就漏过去了**。所以两样都要看，还要看 logit。
+# So far the cache was dense, and each eviction gathered it into a new tensor. An engine keeps latents in blocks, and a block can go back only when none of its tokens is needed. So the survivors move to the front, and the blocks behind them are freed. Which survivors have to move?
+# %% [markdown] key="positions_read" lang="zh" src="97e6352d"
+# 位置取自缓存长度时，StreamingLLM 答对的少了三分之一以上。KeyDiff 的答案几乎都还在，但困惑度从 11.9 升到 250，也就是普通词难猜了二十倍。原因在于：token 的内容由潜在向量编码，与位置无关；位置只编码在 rope key 里。**如果只数答对多少，这个错误就漏过去了**。所以还要看困惑度和 logit。
 #
-# （练习 15.4：位置、槽位、长度，几条序列，两个 KV 缓存组。）
+# （练习 15.4：为几条序列、两个 KV 缓存组计算位置、槽位和长度。）
 #
-# ## 块真的归还
+# ## 真正归还块
 #
-# 到这里，缓存都是稠密的，每次重新 gather。引擎却把潜在向量放在块里，一个块里没有任何 token 还要用，它才能归还。所以留下的要往前搬，末尾的块才空得出来。要搬的是哪些？
+# 到目前为止，缓存都是稠密的，每次淘汰都 gather 成一个新张量。引擎则把潜在向量存在块里，而一个块只有在它的 token 全都不再需要时，才能归还。所以要把留下的 token 搬到前面，再释放后面的块。哪些 token 需要搬？
 
 # %% key="predict_moved"
 predict("survivors_moved", ...)
@@ -545,21 +605,21 @@ head = ["token 数", "淘汰", "第 0、1 层搬动", "字节", "若要保持次
 Table(head, rows, right=[head[2], head[4]], lines=[slots])
 
 # %% [markdown] key="moved_read" lang="en"
-# `OnBlocks` is a helper of this lesson: `read` computes tokens, `eviction` is the package's `PagedEviction`. (The cache calls the latent `k` and the rope key `v`.)
+# `OnBlocks` is a helper of this lesson: `read` computes tokens, and `eviction` is the package's `PagedEviction`. (This cache calls the latent `k` and the rope key `v`.)
 #
-# Survivors that lie in front already stay; the others, from behind, fill the holes. When one token goes at every step, one row a layer moves. To keep the text's order in the slots would move almost all of them, every time. Attention does not need that order: it sums over rows, and each rope key knows its own place. The price is a list of positions, since a slot's number says nothing any more.
+# Survivors that already lie in front stay there. The others fill the holes from behind. When one token goes at every step, one row moves in each layer, which is 2 × 320 B = 640 B. If the slots had to follow the order of the text, almost all rows would move every time. Attention doesn't need that order, because it sums over rows, and each rope key carries its own position. The price is a list of positions: the number of a slot no longer tells you where its token stands in the text.
 #
-# (Exercise 15.3: sinks and the window, found by that list, in a batch with padding. Exercise 15.2 moves in the text's order, which is easier to check.)
+# (In exercise 15.3 you find sinks and the recent window by that list, in a batch with padding. Exercise 15.2 moves rows in the text's order, which is easier to check.)
 #
-# Two parts of a row have to move together. Let one of them lie:
-# %% [markdown] key="moved_read" lang="zh" src="a511aef2"
-# `OnBlocks` 是本课的小工具：`read` 计算 token，`eviction` 就是本包的 `PagedEviction`。（缓存里，潜在向量叫 `k`，rope key 叫 `v`。）
+# The two parts of a row have to move together. What happens if one of them stays behind?
+# %% [markdown] key="moved_read" lang="zh" src="b4aa402c"
+# `OnBlocks` 是本课的小工具：`read` 计算 token，`eviction` 就是本包的 `PagedEviction`。（在这个缓存里，潜在向量叫 `k`，rope key 叫 `v`。）
 #
-# 留下的如果已经在前面，就不动；其余的从后面来填空位。每一步淘汰一个 token，每层就搬一行。要在槽位里保持文本的次序，几乎每次全都得搬。注意力并不需要这个次序：它对各行求和，而每个 rope key 都带着自己的位置。代价是要有一份位置表，因为槽位的编号已经什么都说明不了。
+# 留下的 token 如果已经在前面，就不用动；其余的从后面来填空位。如果每一步淘汰一个 token，每层就只搬一行，两层是 2 × 320 B = 640 B。要是非得让槽位保持文本的次序，几乎每次都要全部重搬。注意力并不需要这个次序，因为它对各行求和，而每个 rope key 都带着自己的位置。代价是要维护一份位置表：只看槽位的编号，已经不知道 token 在文本的什么地方了。
 #
-# （练习 15.3：在有填充的 batch 里，靠这份表找到汇点和近期窗口。练习 15.2 则按文本的次序来搬，便于核对。）
+# （练习 15.3 要在有填充的 batch 里，靠这份表找出汇点和近期窗口。练习 15.2 按文本的次序来搬，便于核对。）
 #
-# 一行有两部分，必须一起搬。故意留下其中一部分：
+# 一行的两部分必须一起搬。如果漏搬其中一部分，会怎样？
 
 # %% key="left_behind" lang="en" tags="hardware"
 rows, asked = [], document.positions
@@ -594,25 +654,25 @@ for left, what in ((None, "两部分都搬"), ("v", "rope key 没搬"), ("k", "�
 Table(["", "答对", "总数"], rows)
 
 # %% [markdown] key="left_read" lang="en"
-# No exception in either case. With both parts in one tensor such a mistake raises one; with two tensors, as here, a move that forgets one gives a wrong answer.
+# Neither case raises an exception. If both parts were in one tensor, such a mistake would fail at once. With two tensors, a move that forgets one of them simply gives a wrong answer.
 #
-# ### Whose blocks?
+# ### Which blocks come back?
 #
-# Two sequences begin alike, so they share the blocks of the beginning ([lesson 09](09_pages_and_blocks.ipynb)). One of them evicts. What does the pool win?
-# %% [markdown] key="left_read" lang="zh" src="f5f09bbb"
-# 两种情形都没有异常。如果两部分在同一个张量里，这样的错会立刻抛异常；这里是两个张量，漏搬一个也不报错，照样输出一个错的结果。
+# Two sequences begin alike, so they share the blocks of that beginning ([lesson 09](09_pages_and_blocks.ipynb)). One of them evicts. How many blocks does the pool gain?
+# %% [markdown] key="left_read" lang="zh" src="61d2aabb"
+# 两种情形都没有异常。如果两部分在同一个张量里，出错会立刻抛异常；这里是两个张量，漏搬一个也不报错，照样输出一个错的结果。
 #
-# ### 共享的块归还给谁？
+# ### 哪些块会还回来？
 #
-# 两条序列的开头相同，所以共用开头的块（[第 09 课](09_pages_and_blocks.ipynb)）。其中一条淘汰了。块池能多出几个块？
+# 两条序列的开头相同，所以共用开头的块（[第 09 课](09_pages_and_blocks.ipynb)）。现在其中一条做淘汰，块池能多出几个块？
 
 # %% key="predict_pool"
 predict("pool_gains", ...)
 
 # %% [markdown] key="small" lang="en"
-# The same, small enough to look at. A reads 100 tokens, in blocks of 8. B begins with the same 64, and then goes on differently. Both have a capacity of 40. (What can still be found: how much of its beginning a new request with A's text would get for nothing.)
-# %% [markdown] key="small" lang="zh" src="7fbf05e9"
-# 同样的事，换成看得过来的大小。A 读 100 个 token，块大小为 8。B 开头的 64 个与它相同，后面各走各的。两条的容量都是 40。（“能找到”是指：新来一个请求，文本与 A 相同，它的开头有多少可以直接拿来用。）
+# Here is the same situation, small enough to look at. A reads 100 tokens in blocks of 8. B begins with the same 64 tokens and then goes on differently. Both have a capacity of 40. The fourth column says how many tokens of A's text a new request would find in the prefix cache.
+# %% [markdown] key="small" lang="zh" src="8d7e3cea"
+# 下面是同样的情形，规模小到可以逐块看清。A 读 100 个 token，块大小为 8。B 的前 64 个 token 与 A 相同，后面不同。两条序列的容量都是 40。表的第四列是：如果新来一个请求，文本与 A 相同，它能在前缀缓存里找到多少个 token。
 
 # %% key="shared" lang="en"
 from minikv.course.lessons.l15.story import evicting_story
@@ -637,17 +697,17 @@ Table(head, rows)
 # %% [markdown] key="shared_read" lang="en"
 # Move the slider through the four steps.
 #
-# - **A evicts, and the pool wins nothing.** The 40 tokens that stay need 5 blocks, and A's first 5 are B's as well. B still reads them, so A takes 5 new ones; and the 8 blocks that it has let go of stay with B. What came back are the 5 that were A's alone. Under a shared prefix an eviction copies first, and pays only behind it. (Were the prefix longer, it would *cost* blocks.)
-# - What A held can still be **found**: B holds the beginning, and A's other blocks lie among the free ones, not yet written over. When B evicts as well, it writes into its own first blocks; their digests are dropped, and nobody finds anything behind them.
+# - **A evicts, and the pool gains nothing.** The 40 tokens that stay need 5 blocks. A's first 5 blocks are B's as well and B still reads them, so A takes 5 new ones. A gives up its 8 shared blocks, but they stay with B. Only the 5 blocks that A had alone come back. So under a shared prefix an eviction first costs copies, and it pays only for what lies behind the prefix. (With a longer prefix it would *cost* blocks.)
+# - A's old text can still be **found**. B holds its beginning, and A's other blocks are free but not overwritten yet. When B evicts too, it writes into its own first blocks. Their digests are dropped, and everything behind them can no longer be found.
 #
-# There is another way: take whole blocks out of the table, and move nothing.
-# %% [markdown] key="shared_read" lang="zh" src="80ffc479"
+# There is another way: take whole blocks out of the table and move nothing.
+# %% [markdown] key="shared_read" lang="zh" src="9ee84b25"
 # 拖动滑块，看这四步。
 #
-# - **A 淘汰了，块池却一个块也没有多出来**。留下的 40 个 token 要占 5 个块，而 A 最前面的 5 个块同时也是 B 的。B 还在读，所以 A 得另要 5 个新块；A 放掉的那 8 个共享块，仍在 B 手里。真正还回来的，是只属于 A 的那 5 个。前缀共享时，淘汰先要复制，共享的部分省不下来。（前缀要是再长一些，反而会**多占**块。）
-# - A 原来的内容仍然**找得到**：开头在 B 手里，后面的块虽已空闲，还没有被覆盖。等到 B 也淘汰，它就往自己最前面的块里写；这些块的摘要随之作废，排在后面的谁也找不到了。
+# - **A 淘汰了，块池却一个块也没有多出来**。留下的 40 个 token 要占 5 个块。A 最前面的 5 个块同时也是 B 的，B 还在读，所以 A 得另取 5 个新块。A 放掉了 8 个共享块，但它们仍由 B 持有，真正还回来的只有 A 独占的那 5 个。也就是说，有共享前缀时，淘汰要先复制，只有前缀后面的部分才能省下来。（前缀再长一些，反而会**多占**块。）
+# - A 原来的内容仍然**找得到**：开头由 B 持有，后面的块虽然空闲，但还没有被覆盖。等到 B 也淘汰，它会写自己最前面的块，这些块的摘要随之作废，排在后面的内容就再也找不到了。
 #
-# 还有另一种办法：把整个的块从块表里拿掉，什么也不搬。
+# 还有另一种办法：直接把整块从块表里去掉，什么也不搬。
 
 # %% key="block_mode" lang="en" tags="hardware"
 _, rows, positions = evicting_story(model, texts, "A", "en", unit="block")
@@ -694,17 +754,17 @@ for unit in ("token", "block"):
 Table(["单位", "留下", "token 总数", "答对", "问题总数"], rows)
 
 # %% [markdown] key="block_read" lang="en"
-# No copy, no move: A goes on sharing what it keeps. The price is the choice. Eight tokens stay or go together, all layers lose the same ones, and fewer stay than might, since only whole blocks go. A fact here is a single token among ordinary words, and most of the answers are lost. Where what matters comes in longer stretches it may be otherwise; measure it on your texts.
+# Nothing is copied or moved, and A goes on sharing what it keeps. You pay with the choice. Eight tokens stay or go together, all layers lose the same ones, and fewer tokens stay than the capacity allows, since only whole blocks go. In these texts a fact is a single token among ordinary words, so most answers are lost: 17 of 64 are left. If the important parts of your texts come in longer stretches, it may work better. Measure it.
 #
 # ## In the engine
 #
-# Eviction is then a part of a step: the scheduler knows *how many* tokens stay without looking at any, the device decides *which*. Twelve requests of 193 tokens, 16 more each, and a pool of 64 blocks:
-# %% [markdown] key="block_read" lang="zh" src="9b121696"
-# 不复制，也不搬动：留下的块，A 继续共享。代价在于挑选。八个 token 同去同留，各层丢的也都一样；而且只能整块整块地拿，留下的比容量还少。这里一条事实只是普通词中间的一个 token，所以大部分题都答不出了。要紧的内容如果成段出现，也许会好些；请用你自己的文本去量。
+# In the engine, eviction is a part of a step. The scheduler knows *how many* tokens stay without looking at any of them, and the device decides *which*. Here are twelve requests of 193 tokens, with 16 more to generate for each, and a pool of 64 blocks:
+# %% [markdown] key="block_read" lang="zh" src="709c073b"
+# 既不复制，也不搬动，留下的块 A 继续共享。代价在于选择变粗了：八个 token 同去同留，各层丢的也完全一样；而且只能整块淘汰，留下的比容量还少。在这些文本里，一条事实只是普通词中间的一个 token，所以大部分题都答不出来，64 题只对了 17 题。如果你的文本里重要内容成段出现，效果也许会好一些，请实际测一测。
 #
 # ## 在引擎里
 #
-# 有了这些，淘汰就是一步当中的一部分：留**几个**，调度器不看内容就知道；留**哪些**，由设备决定。12 个请求，各 193 个 token，再各生成 16 个，块池 64 个块：
+# 在引擎里，淘汰是一步的一部分：留**几个**，调度器不看内容就能算出来；留**哪些**，由设备决定。下面是 12 个请求，各 193 个 token，再各生成 16 个，块池有 64 个块：
 
 # %% key="engine"
 from minikv import LLM, SamplingParams
@@ -762,27 +822,29 @@ for eviction in (None, some):
             print(error.text("zh"))
 
 # %% [markdown] key="engine_read" lang="en"
-# More than twice as many run at once in the same bytes, and a text may be longer than the whole pool. (A capacity of 80 needs 5 blocks; the others are for the chunk of the prompt that is just being read.) What the answers are worth is another matter, and the curves above speak of that.
+# In the same bytes, 10 requests run at once instead of 4, and a text may be longer than the whole pool. (A capacity of 80 needs 5 blocks. A request takes up to 10, because the chunk of the prompt that is being read needs room too.) How good the answers are is another question; the curves above speak about that.
 #
 # ## Recap
 #
-# - A row of DeepSeek-V3 is 1,152 B, 4,096 B in Llama-3.1-8B. So a quarter kept makes a step at 131,072 tokens 1.44 times as fast, and 3.70 times in Llama.
-# - All heads share one row, so there is one list: of 32 wishes of each head, 8 and 5 were common to all four.
-# - To shift, turn the rope key, 128 of 1,152 B, and leave the latent alone.
-# - Evicting under a shared prefix gave back no block at first: A copied 5 blocks and freed 5. In the engine, 10 requests ran at once instead of 4.
+# - A row of DeepSeek-V3 takes 1,152 B and a row of Llama-3.1-8B 4,096 B. So keeping a quarter makes a step at 131,072 tokens 1.44 times as fast, where Llama gets 3.70 times.
+# - All heads share one row, so there is one list of tokens to keep. Of the 32 tokens that each head wanted, only 8 and 5 were common to all four.
+# - To shift, you turn the rope key, which is 128 of 1,152 B, and leave the latent alone.
+# - Under a shared prefix, the first eviction gave back no block: A took 5 new ones and freed 5. In the engine, 10 requests ran at once instead of 4.
+# - DeepSeek Sparse Attention reads 2,048 rows for each query. It saves time but no room, because every row stays.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="engine_read" lang="zh" src="7bf5a4d0"
-# 同样的字节里，同时运行的多了一倍不止；一篇文本甚至可以比整个块池还长。（容量 80 只要 5 个块，其余的留给正在读的那一段提示词。）回答还值多少，是另一回事，要看前面的曲线。
+# %% [markdown] key="engine_read" lang="zh" src="7139b9e4"
+# 同样的字节里，同时运行的请求从 4 个变成 10 个，一篇文本甚至可以比整个块池还长。（容量 80 只要 5 个块；一个请求最多会占 10 个，因为正在读的那一段提示词也要地方。）至于回答的质量，那是另一个问题，要看前面的曲线。
 #
 # ## 本课小结
 #
-# - DeepSeek-V3 的一行是 1,152 B，Llama-3.1-8B 是 4,096 B。所以上下文为 131,072 时，留四分之一，前者的一步快 1.44 倍，后者快 3.70 倍。
-# - 所有的头共用一行，所以只有一份名单：每个头各选 32 个，四个头都选中的，两层分别只有 8 个和 5 个。
+# - DeepSeek-V3 的一行占 1,152 B，Llama-3.1-8B 的一行占 4,096 B。因此上下文为 131,072 时只留四分之一，前者的一步快 1.44 倍，后者快 3.70 倍。
+# - 所有的头共用一行，所以要留的 token 只能有一份名单。每个头各选 32 个，四个头都选中的，两层分别只有 8 个和 5 个。
 # - 挪位置只转 rope key，即 1,152 B 里的 128 B，潜在向量不动。
-# - 前缀共享时，淘汰起初一个块也没有多出来：A 复制了 5 个块，又释放了 5 个。在引擎里，同时运行的请求从 4 个变成 10 个。
+# - 有共享前缀时，第一次淘汰一个块也没有还回来：A 新取了 5 个块，又释放了 5 个。在引擎里，同时运行的请求从 4 个变成 10 个。
+# - DeepSeek 稀疏注意力为每个 query 只读 2,048 行，省的是时间，不是空间，因为所有的行都还留着。
 #
 # ## 自我检查
 #
@@ -798,54 +860,55 @@ explain("what_a_shift_turns")
 explain("why_sharing_costs")
 
 # %% [markdown] key="exercises" lang="en"
-# ## In the wild
-#
-# - [Ollama #9171](https://github.com/ollama/ollama/issues/9171): in February 2025 deepseek-r1:671b crashed when its chain of thought was long, with "The current context does not support K-shift" in the log. Below Ollama, [llama.cpp #8501](https://github.com/ggml-org/llama.cpp/pull/8501) had refused the shift for latents since July 2024; [#12801](https://github.com/ggml-org/llama.cpp/pull/12801) learned it. "Shift it by hand" is that shift.
-# - [ollama #9248](https://github.com/ollama/ollama/issues/9248): a log of those days says `KV self size  = 39040.00 MiB` for 8,192 tokens. It is the line below the first table: K and V for every head, where latents take 549 MiB.
-# - [vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470): in October 2025 the defragmentation of a cache had to be mended for MLA, since there is no value cache to swap. "Blocks that really go back" moves both parts.
-#
 # ## Exercises
 #
 # 1. `freed`: blocks and bytes that go back to the pool.
-# 2. `compact`: latents move to the front of their blocks, and those of other sequences are not touched.
-# 3. `protected`: sinks and window, in a padded batch whose slots are in no order.
+# 2. `compact`: move latents to the front of their blocks, without touching those of other sequences.
+# 3. `protected`: find sinks and the recent window in a padded batch whose slots are in no order.
 # 4. `next_tokens`: position, slot and length after evictions.
-# %% [markdown] key="exercises" lang="zh" src="33f4431e"
-# ## 实战现场
-#
-# - [Ollama #9171](https://github.com/ollama/ollama/issues/9171)：2025 年 2 月，deepseek-r1:671b 的思维链一长就崩溃，日志里写着 “The current context does not support K-shift”。Ollama 的底层是 llama.cpp：[#8501](https://github.com/ggml-org/llama.cpp/pull/8501) 从 2024 年 7 月起拒绝为潜在向量平移，后来 [#12801](https://github.com/ggml-org/llama.cpp/pull/12801) 学会了。“亲手挪一次”做的就是这个平移。
-# - [ollama #9248](https://github.com/ollama/ollama/issues/9248)：当时的一份日志里，8,192 个 token 写着 `KV self size  = 39040.00 MiB`。这就是第一张表下面那一行：每个头都存 K 和 V，而潜在向量只占 549 MiB。
-# - [vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470)：2025 年 10 月，缓存的碎片整理不得不为 MLA 修一次，因为没有可交换的 value 缓存。“块真的归还”一节搬的就是两部分。
-#
+# %% [markdown] key="exercises" lang="zh" src="eb16d55b"
 # ## 练习
 #
 # 1. `freed`：归还给块池多少块、多少字节。
-# 2. `compact`：潜在向量搬到块的前面，其他序列的一概不动。
-# 3. `protected`：一批带填充、槽位已经乱序的序列，找出汇点和近期窗口。
-# 4. `next_tokens`：淘汰之后的位置、槽位、长度。
+# 2. `compact`：把潜在向量搬到块的前面，不碰其他序列的块。
+# 3. `protected`：在一批带填充、槽位已经乱序的序列里，找出汇点和近期窗口。
+# 4. `next_tokens`：淘汰之后的位置、槽位和长度。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
 # | symptom | the command that decides |
 # |---|---|
-# | a sequence evicts, and the pool has no more free blocks than before | `[manager.pools[0].ref_count(block) for block in manager.block_table(name)]`: what is above 1 is shared, and has to be copied first |
-# | wrong words soon after an eviction, though answers are right | move a whole text by 100 places, as above, and compare logits: if they change, it is the rotation; if not, look at what was moved with what |
-# %% [markdown] key="stuck" lang="zh" src="33f69037"
+# | a sequence evicts, and the pool has no more free blocks than before | `[manager.pools[0].ref_count(block) for block in manager.block_table(name)]`: a block above 1 is shared, so it has to be copied first |
+# | wrong words soon after an eviction, though answers are right | move a whole text by 100 places, as above, and compare logits. If they change, the rotation is wrong; if not, check which parts were moved together |
+# %% [markdown] key="stuck" lang="zh" src="400f6a0d"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 一条序列淘汰了，块池的空闲块却没有变多 | `[manager.pools[0].ref_count(block) for block in manager.block_table(name)]`：大于 1 的是共享的，得先复制 |
-# | 淘汰之后不久，词就不对了，回答却还对 | 像前面那样把整篇文本挪 100 个位置，比较 logit：变了，是旋转的问题；没变，就去查哪些该一起搬而没有一起搬 |
+# | 一条序列淘汰了，块池的空闲块却没有变多 | `[manager.pools[0].ref_count(block) for block in manager.block_table(name)]`：大于 1 的块是共享的，得先复制 |
+# | 淘汰之后不久，词就不对了，回答却还对 | 像前面那样把整篇文本挪 100 个位置，比较 logit：如果变了，是旋转的问题；如果没变，就查哪些部分没有一起搬 |
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - [Ollama #9171](https://github.com/ollama/ollama/issues/9171): in February 2025 deepseek-r1:671b crashed on long chains of thought, with "The current context does not support K-shift" in the log. llama.cpp, on which Ollama runs, had refused the shift for latents since July 2024 ([#8501](https://github.com/ggml-org/llama.cpp/pull/8501)) and learned it later ([#12801](https://github.com/ggml-org/llama.cpp/pull/12801)); it is the shift of "Shift it by hand".
+# - [Ollama #9248](https://github.com/ollama/ollama/issues/9248): a log of that time says `KV self size  = 39040.00 MiB` for 8,192 tokens. That is the line below the first table: K and V for every head, where latents take 549 MiB.
+# - [vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470): in October 2025 the defragmentation of a cache had to be fixed for MLA, because there is no value cache to swap. "Blocks that really go back" moves both parts.
+# %% [markdown] key="wild" lang="zh" src="816fc6c8"
+# ## 实战现场
+#
+# - [Ollama #9171](https://github.com/ollama/ollama/issues/9171)：2025 年 2 月，deepseek-r1:671b 的思维链一长就崩溃，日志里写着“The current context does not support K-shift”。Ollama 底层的 llama.cpp 从 2024 年 7 月起拒绝为潜在向量做平移（[#8501](https://github.com/ggml-org/llama.cpp/pull/8501)），后来才支持（[#12801](https://github.com/ggml-org/llama.cpp/pull/12801)），也就是“亲手挪一次”里的平移。
+# - [Ollama #9248](https://github.com/ollama/ollama/issues/9248)：当时的一份日志里，8,192 个 token 写着 `KV self size  = 39040.00 MiB`。这就是第一张表下面那一行：每个头都存 K 和 V；换成潜在向量只占 549 MiB。
+# - [vllm-gaudi #470](https://github.com/vllm-project/vllm-gaudi/pull/470)：2025 年 10 月，缓存的碎片整理要为 MLA 单独修一次，因为没有 value 缓存可以交换。“真正归还块”一节搬的就是两部分。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# [Lesson 15b](15b_port_it_yourself.ipynb) ports eviction to an attention class of your own, and shows four ways to fail.
-# [Lesson 16](16_where_did_6gb_go.ipynb) is about memory that ought to have gone and did not.
-# %% [markdown] key="next" lang="zh" src="7a0e374a"
+# In [lesson 15b](15b_port_it_yourself.ipynb) you add eviction to an attention class of your own and meet four ways to fail.
+# [Lesson 16](16_where_did_6gb_go.ipynb) then looks for memory that should be free after a run and isn't.
+# %% [markdown] key="next" lang="zh" src="cc6fcc56"
 # ## 下一课
 #
-# [第 15b 课](15b_port_it_yourself.ipynb)把淘汰移植到你自己的注意力类上，再看四种坏法。
-# [第 16 课](16_where_did_6gb_go.ipynb)要讲的是本该走而没有走的显存。
+# [第 15b 课](15b_port_it_yourself.ipynb)给你自己的注意力类加上淘汰，再看四种故障。
+# [第 16 课](16_where_did_6gb_go.ipynb)要追查的是：一次运行结束后，本该空闲却没有释放的显存。
