@@ -83,7 +83,7 @@ LESSON = Lesson(
                 "own": 16 * rng.randint(1, 3),
                 "requests": rng.randint(5, 9),
             },
-            how="{shared} // 16 + {requests} * -(-({shared} % 16 + {own}) // 16)",
+            how="{shared} // 16 + {requests} * (({shared} % 16 + {own} + 15) // 16)",
             unit="blocks",
             answer=_blocks_together,
         ),

@@ -14,7 +14,7 @@ def _slot(block_table: list[int], position: int, block_size: int) -> int:
 
 
 def slots_without_full_end(block_table, start, end, block_size):
-    """Goes block by block, as the guide does, and takes ``end % block_size`` tokens of the last: 0 if it is full."""
+    """Goes block by block and takes ``end % block_size`` tokens of the last: 0 if it is full."""
     slots = []
     last = (end - 1) // block_size
     for place in range(start // block_size, last + 1):
