@@ -169,11 +169,54 @@ def test_the_model_answers_and_an_eviction_changes_the_answer(lang, origin, watc
     watched.assert_clean()
 
 
+@pytest.mark.parametrize("lang", usual_if(lambda lang: lang == "zh", LANGUAGES))
+def test_the_playground_runs_the_reader_s_own_requests_by_keyboard_on_a_phone(
+    lang, origin, watched_page, screenshot
+):
+    watched = watched_page(origin, viewport=PHONE)
+    page = watched.page
+    page.goto(f"{origin}/{lang}/playground.html")
+    # The example moves without Python, and the table follows it.
+    slider, rows = page.locator(".drawing [name=step]"), page.locator(".progress tbody tr")
+    assert rows.count() == 4
+    assert set(rows.evaluate_all("rows => rows.map((row) => row.dataset.state)")) == {"later"}
+    slider.focus()
+    slider.press("ArrowRight")
+    assert rows.first.get_attribute("data-state") == "prefill"
+    # One more request, typed, which the engine then has to serve.
+    page.locator("#playground [name=add]").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("the cat sat")
+    page.locator("#playground [name=num_blocks]").fill("10")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#playground[data-ready]", timeout=LOADED_MS)
+    assert rows.count() == 5
+    assert "num_blocks=10" in page.url
+    assert page.locator(".drawing svg [data-block]").count() == 10
+    assert page.evaluate(_SIDEWAYS) == 0
+    slider.focus()
+    slider.press("End")
+    ended = rows.evaluate_all("rows => rows.map((row) => row.dataset.state)")
+    assert ended == ["ended"] * 5
+    assert page.locator(".said-steps li").count() == int(slider.get_attribute("max")) + 1
+    page.set_viewport_size(WIDE)
+    assert violations(page, "main") == []
+    screenshot(page, f"site_playground_{lang}")
+    # A link opens the same run; what cannot run is said.
+    again = watched_page(origin, viewport=PHONE)
+    again.page.goto(page.url.replace("num_blocks=10", "num_blocks=1"))
+    again.page.wait_for_selector("#playground .refused:not(:empty)", timeout=LOADED_MS)
+    assert again.page.locator("[name=prompt]").last.input_value() == "the cat sat"
+    watched.assert_clean()
+    again.assert_clean()
+
+
 def test_nothing_of_python_is_loaded_before_it_is_asked_for(origin, watched_page):
     watched = watched_page(origin)
     seen: list[str] = []
     watched.page.on("request", lambda request: seen.append(request.url))
-    watched.page.goto(f"{origin}/en/calculator.html", wait_until="networkidle")
+    for name in ("calculator", "playground"):
+        watched.page.goto(f"{origin}/en/{name}.html", wait_until="networkidle")
     assert seen
     assert [
         url for url in seen if "pyodide" in url or url.endswith((".zip", "search.en.js", "plotly.js"))

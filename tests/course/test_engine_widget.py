@@ -11,9 +11,9 @@ from minikv import SamplingParams
 from minikv.course.widgets import EngineWidget
 from minikv.course.widgets.engine_drawing import MAX_ROWS
 from minikv.course.widgets.engine_picture import MAX_CELLS
-from minikv.course.widgets.engine_rows import letters
 from minikv.course.widgets.engine_run import EngineRun
 from minikv.course.widgets.engine_worker import Worker
+from minikv.course.widgets.parts import letters
 from minikv.engine import EventLog, FinishReason
 from tests.course.engine_widget_world import (
     GREEDY,

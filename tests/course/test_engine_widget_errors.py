@@ -13,7 +13,7 @@ import pytest
 
 from minikv import SamplingParams
 from minikv.course.widgets import EngineWidget
-from minikv.course.widgets.engine_rows import letters
+from minikv.course.widgets.parts import letters
 from minikv.engine import FinishReason, SamplerOutput
 from minikv.errors import ArgumentError, RequestTooLargeError
 from minikv.i18n import LANGUAGES, text

@@ -10,7 +10,7 @@ from minikv.i18n import LANGUAGES
 from minikv.look import PLOT_STYLE
 from tools.notebooks.texts import TEXTS
 from tools.project import read_project
-from tools.site import api, calculator, model, motion
+from tools.site import api, calculator, model, motion, playground
 from tools.site.frame import Text, filled, framed
 from tools.site.links import Links, between, problems
 from tools.site.markdown import Prose
@@ -72,6 +72,7 @@ class Site:
             "document": self._document,
             "api": self._api,
             "calculator": self._calculator,
+            "playground": self._playground,
             "model": self._model,
             "home": self._home,
         }
@@ -123,6 +124,13 @@ class Site:
         lead = said["calculator_lead"]
         return Text(said["calculator_title"], html, lead=lead, styles=("budget.css",), modules=modules)
 
+    def _playground(self, page: Page) -> Text:
+        said = words(page.lang)
+        html = filled("playground.html", page, **playground.values(self.python, page.lang, said))
+        modules, styles = ("playground.js",), (f"{motion.SCENE}.css",)
+        title, lead = said["playground_title"], said["playground_lead"]
+        return Text(title, html, lead=lead, styles=styles, modules=modules)
+
     def _model(self, page: Page) -> Text:
         said = words(page.lang)
         html = filled("model.html", page, **model.values(said))
@@ -148,6 +156,7 @@ class Site:
         actions = [
             (said["start_reading"], link(project.file(first))),
             (said["calculator"], "calculator.html"),
+            (said["playground"], "playground.html"),
             (said["model"], "model.html"),
             (said["colab"], project.colab(first)),
             (said["repository"], project.repository),

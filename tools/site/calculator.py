@@ -22,8 +22,20 @@ from tools.site import pyodide
 
 GPU = "H200"  # of the table
 # What plans, and what the widget says: no ``__init__`` of the course, which imports what notebooks need.
-_OURS = ("minikv/*.py", "minikv/plan/**/*.py", "minikv/plan/**/*.json", "minikv/messages/*.toml")
-_WIDGET = tuple(f"minikv/course/widgets/{name}.py" for name in ("budget_view", "fields", "parts"))
+_OURS = (
+    "minikv/*.py",
+    "minikv/plan/**/*.py",
+    "minikv/plan/**/*.json",
+    "minikv/messages/*.toml",
+    "minikv/look/*.py",
+)
+_WIDGET = tuple(f"minikv/course/widgets/{name}.py" for name in ("base", "budget_view", "fields", "parts"))
+_MOTION = tuple(
+    f"minikv/course/motion/{name}.py" for name in ("paging_nano", "paging_states", "paging_view", "scene")
+)
+_NANO = tuple(f"minikv/nano/{name}.py" for name in ("__init__", "block_manager", "scheduler", "sequence"))
+_ALONE = (*_WIDGET, *_MOTION, *_NANO, "minikv/blocks/pool.py")
+_PAGES = ("calculator", "playground")  # their own Python, in browser/
 _RICH = ("__init__.py", "_extension.py", "cells.py", "_unicode_data/*.py")  # how wide a letter is
 
 
@@ -38,8 +50,7 @@ class Row:
 
 def values(python: Path | None) -> dict[str, Any]:
     """What the page's template asks for: the megabytes that Python has (0: it is absent), and the table's rows."""
-    size = sum((python / name).stat().st_size for name in pyodide.FILES) if python else 0
-    return {"size": round(size / 1e6), "rows": rows()}
+    return {"size": pyodide.megabytes(python), "rows": rows()}
 
 
 @cache
@@ -64,14 +75,14 @@ def write_assets(assets: Path, python: Path | None) -> None:
 
 
 def write_package(path: Path) -> None:
-    """Write the Python that the page runs: ours, the calculator's, and what of rich measures words."""
-    files = {name: ROOT / name for name in _WIDGET}
+    """Write the Python that the pages run: ours, their own, and what of rich measures words."""
+    files = {name: ROOT / name for name in _ALONE}
     for pattern in _OURS:
         files |= {found.relative_to(ROOT).as_posix(): found for found in ROOT.glob(pattern)}
     folder = Path(rich.__file__).parent
     for pattern in _RICH:
         files |= {f"rich/{found.relative_to(folder).as_posix()}": found for found in folder.glob(pattern)}
-    files["calculator.py"] = Path(__file__).with_name("browser") / "calculator.py"
+    files |= {f"{name}.py": Path(__file__).with_name("browser") / f"{name}.py" for name in _PAGES}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
         for name, file in sorted(files.items()):
             # The same bytes for the same files, whenever it is written.

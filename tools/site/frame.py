@@ -20,6 +20,7 @@ _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 _PLACES = {
     "home": "index.html",
     "calculator": "calculator.html",
+    "playground": "playground.html",
     "model": "model.html",
     "runbook": "runbook.html",
     "api": "api/index.html",

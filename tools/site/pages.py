@@ -42,7 +42,7 @@ PARTS = {
 class Page:
     """One page to be made. ``path`` is below the site's root, ``source`` below the repository's ("": none)."""
 
-    kind: str  # lesson, exercise, document, api, calculator, model, home
+    kind: str  # lesson, exercise, document, api, calculator, playground, model, home
     lang: str
     path: str
     source: str = ""
@@ -147,6 +147,7 @@ class Plan:
     def _in(self, lang: str) -> Iterable[Page]:
         yield Page("home", lang, f"{lang}/index.html")
         yield Page("calculator", lang, f"{lang}/calculator.html")
+        yield Page("playground", lang, f"{lang}/playground.html")
         yield Page("model", lang, f"{lang}/model.html")
         for lesson in self.course.lessons:
             if self.only and lesson.stem not in self.only:

@@ -34,6 +34,11 @@ def fetched(folder: Path) -> Path | None:
     return package
 
 
+def megabytes(package: Path | None) -> int:
+    """Return what a page loads of it, in MB; 0 where there is none."""
+    return round(sum((package / name).stat().st_size for name in FILES) / 1e6) if package else 0
+
+
 def copy_to(package: Path, folder: Path) -> None:
     """Copy what a page loads."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from minikv.course.widgets.parts import letters
 from minikv.engine.core.sequence import FinishReason, SequenceStatus
 from minikv.engine.outputs import RequestOutput, Token
 from minikv.engine.prompts import TokenizedRequest
@@ -113,12 +114,3 @@ def state_of(view: SequenceView) -> str:
         return WAITING
     missing = view.num_prompt + view.num_output - view.num_computed
     return DECODE if view.num_output and missing == 1 else PREFILL
-
-
-def letters(number: int) -> str:
-    """Return the letters of ``number``: 0 is A, 25 is Z, 26 is AA, like the columns of a spreadsheet."""
-    name, number = "", number + 1
-    while number:
-        number, digit = divmod(number - 1, 26)
-        name = chr(ord("A") + digit) + name
-    return name

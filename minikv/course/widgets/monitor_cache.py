@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from minikv.course.widgets.base import script, style
 from minikv.course.widgets.engine_drawing import draw_form, draw_text, draw_view
 from minikv.course.widgets.engine_picture import Owner, Picture, pool_pictures
-from minikv.course.widgets.engine_rows import DECODE, PREFILL, SequenceRow, letters, state_of
+from minikv.course.widgets.engine_rows import DECODE, PREFILL, SequenceRow, state_of
 from minikv.course.widgets.monitor import BUTTONS, Monitor
+from minikv.course.widgets.parts import letters
 from minikv.course.widgets.ticker import Clock
 from minikv.engine.core.sequence import SequenceId
 from minikv.engine.serve.view import EngineView, SequenceView

@@ -1,4 +1,4 @@
-"""A stacked bar and the table below it, from a dictionary of bytes, for bar.js and parts.js."""
+"""What widgets share and need no widget library for: a stacked bar and its table, for bar.js and parts.js; letters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,3 +75,12 @@ def nothing_stacked(lang: str) -> dict[str, Any]:
     """Return ``bar`` and ``rows`` for settings that do not work together."""
     empty = text("widgets.bar_empty", lang)
     return {"bar": {"total": 0, "total_text": "", "aria": empty, "empty": empty, "parts": []}, "rows": []}
+
+
+def letters(number: int) -> str:
+    """Return the letters of ``number``: 0 is A, 25 is Z, 26 is AA, like the columns of a spreadsheet."""
+    name, number = "", number + 1
+    while number:
+        number, digit = divmod(number - 1, 26)
+        name = chr(ord("A") + digit) + name
+    return name

@@ -13,7 +13,7 @@ from minikv.i18n import LANGUAGES
 from minikv.plan import plan_gguf
 from minikv.plan.catalog import find_model
 from tests.plan.gguf.files import TENSORS, write
-from tools.site.browser import calculator
+from tools.site.browser import calculator, playground
 from tools.site.calculator import rows, write_package
 
 
@@ -89,14 +89,17 @@ def test_the_package_of_the_page_runs_on_the_standard_library_alone(tmp_path):
     package = tmp_path / "minikv.zip"
     write_package(package)
     code = (
-        "import sys, json; sys.path.insert(0, sys.argv[1]); import calculator;"
-        "print(calculator.answer(json.dumps({'lang': 'en', 'state': {'model': 'DeepSeek-V3', 'tp': 8}})))"
+        "import sys, json; sys.path.insert(0, sys.argv[1]); import calculator, playground;"
+        "print(calculator.answer(json.dumps({'lang': 'en', 'state': {'model': 'DeepSeek-V3', 'tp': 8}})));"
+        "print(playground.answer(json.dumps(playground.start('zh'))))"
     )
     folder = tmp_path / "unpacked"
     zipfile.ZipFile(package).extractall(folder)
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ask(model="DeepSeek-V3", tp=8)
+    calculated, run = map(json.loads, done.stdout.splitlines())
+    assert calculated == ask(model="DeepSeek-V3", tp=8)
+    assert run == json.loads(playground.answer(json.dumps(playground.start("zh"))))
     before = package.read_bytes()
     write_package(package)
     assert package.read_bytes() == before

@@ -31,7 +31,14 @@ def folder(tmp_path_factory):
 
 def test_every_page_leads_to_its_sibling_to_its_notebook_and_to_colab(folder):
     pages = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
-    names = ["calculator.html", f"exercises/{STEM}.html", "index.html", f"lessons/{STEM}.html", "model.html"]
+    names = [
+        "calculator.html",
+        f"exercises/{STEM}.html",
+        "index.html",
+        f"lessons/{STEM}.html",
+        "model.html",
+        "playground.html",
+    ]
     assert pages == [*(f"en/{name}" for name in names), "index.html", *(f"zh/{name}" for name in names)]
     project = read_project()
     for lang, other in (LANGUAGES, LANGUAGES[::-1]):
@@ -62,6 +69,15 @@ def test_without_python_for_the_browser_the_calculator_is_a_table(folder):
         assert "<td>131,072</td>" in html, "Llama-3.1-8B, bytes of a token"
         assert "<td>70,272</td>" in html, "DeepSeek-V3"
     assert not (folder / "assets" / "pyodide").exists()
+
+
+def test_without_python_for_the_browser_the_playground_has_its_example_as_text(folder):
+    for lang in LANGUAGES:
+        html = (folder / lang / "playground.html").read_text(encoding="utf-8")
+        assert words(lang)["playground_absent"] in html
+        assert "<form" not in html.partition("<main")[2].partition("</main>")[0]
+        assert html.count("<li>") > 10
+        assert {"en": "Found in the prefix cache", "zh": "前缀缓存命中"}[lang] in html
 
 
 def test_the_home_page_has_what_a_block_manager_did_in_the_words_of_its_language(folder):

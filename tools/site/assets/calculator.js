@@ -4,35 +4,14 @@
 // loaded before the button is pressed, or such a link is opened.
 
 import widget from "./budget.js";
+import { ask as askPython } from "./python.js";
 
 const place = document.getElementById("calculator");
 const lang = document.body.dataset.lang;
 const part = (name) => place.querySelector(name);
 const [button, state, shown, more] = [".start", ".state", ".widget", ".more"].map(part);
 const explained = [...place.querySelectorAll(".explained")];
-
-let worker = null;
-const waiting = new Map();
-
-function ask(call, ...args) {
-  const id = `${waiting.size}-${Math.random()}`;
-  worker.postMessage({ id, call, args });
-  return new Promise((done, failed) => waiting.set(id, { done, failed }));
-}
-
-function startWorker() {
-  worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  worker.addEventListener("message", ({ data: { id, told, failed } }) => {
-    const one = waiting.get(id);
-    waiting.delete(id);
-    if (failed) one.failed(new Error(failed));
-    else one.done(told);
-  });
-  worker.addEventListener("error", () => {
-    for (const one of waiting.values()) one.failed(new Error("worker"));
-    waiting.clear();
-  });
-}
+const ask = (call, ...args) => askPython("calculator", call, ...args);
 
 // What an anywidget's script asks of its model.
 const traits = {};
@@ -135,7 +114,6 @@ async function start() {
   button.disabled = true;
   state.textContent = place.dataset.loading;
   try {
-    startWorker();
     await answer(await readLink());
     state.textContent = "";
     button.parentElement.hidden = true;

@@ -1,6 +1,6 @@
-// Python for the calculator, in a thread of its own: the page can be used while it loads and computes.
+// Python for a page, in a thread of its own: the page can be used while it loads and computes.
 //
-// A message { id, call, args } names a function of calculator.py, whose answer goes back as { id, told } or { id, failed }.
+// A message { id, module, call, args } names a function of calculator.py or playground.py, whose answer goes back as { id, told } or { id, failed }.
 // args that are Files become paths: WORKERFS reads of a file only what Python asks for.
 
 import { loadPyodide } from "./pyodide/pyodide.mjs";
@@ -13,7 +13,7 @@ async function start() {
     fetch(here("./minikv.zip")).then((answer) => answer.arrayBuffer()),
   ]);
   python.unpackArchive(packed, "zip", { extractDir: "/home/pyodide" });
-  return [python, python.pyimport("calculator")];
+  return python;
 }
 
 const ready = start();
@@ -26,11 +26,11 @@ function asPath(python, file) {
   return `${folder}/${file.name}`;
 }
 
-self.addEventListener("message", async ({ data: { id, call, args } }) => {
+self.addEventListener("message", async ({ data: { id, module, call, args } }) => {
   try {
-    const [python, module] = await ready;
+    const python = await ready;
     const given = args.map((value) => (value instanceof File ? asPath(python, value) : value));
-    self.postMessage({ id, told: JSON.parse(module[call](...given)) });
+    self.postMessage({ id, told: JSON.parse(python.pyimport(module)[call](...given)) });
   } catch (error) {
     self.postMessage({ id, failed: String(error) });
   }
