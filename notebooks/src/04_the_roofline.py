@@ -17,21 +17,21 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# `nvidia-smi` says that the GPU is 100 % busy. Still the tokens come slowly, and the tensor cores have almost nothing to do.
-# It counts the time in which *some* kernel runs, and a kernel that waits for memory runs too.
+# `nvidia-smi` says that the GPU is 100 % busy. Yet the tokens come slowly, and the tensor cores have almost nothing to do.
+# Both are true, because that percentage is the share of time in which *any* kernel runs, and a kernel that waits for memory is running too.
 #
-# **How long does a decode step have to take, and what does the GPU wait for?**
+# **How long must a decode step take, and what does the GPU wait for?**
 #
-# Two numbers of the model and two of the card answer it. Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
-# %% [markdown] key="question" lang="zh" src="dcecd06e"
+# Two numbers of the model and two of the card are enough for the answer. Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
+# %% [markdown] key="question" lang="zh" src="498be764"
 # ## 问题
 #
 # `nvidia-smi` 显示 GPU 利用率 100%，token 却出得很慢，Tensor Core 也几乎无事可做。
-# 因为它统计的是**有** kernel 在运行的时间比例，而正在等显存的 kernel 也算在运行。
+# 两者并不矛盾：这个百分比统计的是有任意一个 kernel 在运行的时间，而等显存的 kernel 也在运行。
 #
-# **一步解码至少要多久？GPU 在等什么？**
+# **一步解码至少要花多少时间？这段时间里 GPU 在等什么？**
 #
-# 模型的两个数加上显卡的两个数就能回答。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
+# 要回答这个问题，模型给出两个数，显卡给出两个数，就够了。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
 
 # %% key="first" lang="en"
 from minikv.course.diagrams import step_times
@@ -50,32 +50,40 @@ steps = {f"{batch} 条序列": decode_work("Qwen3-8B", batch, context=4096) for 
 show(step_times(steps, gpu_roof(find_gpu("H200")), "zh"))
 
 # %% [markdown] key="able" lang="en"
-# Even with 32 sequences the arithmetic is done after 8 % of the time. The rest is reading, and it is the KV cache that grows.
+# Even with 32 sequences, the arithmetic needs only 8 % of the time. The rest is reading, and the part that grows with every sequence is the KV cache.
 #
 # After this lesson you can:
 #
-# - **compute** the least time of a decode step, from bytes, FLOPs and a data sheet;
+# - **compute** the least time of a decode step from bytes, FLOPs and a data sheet;
 # - **tell** from its arithmetic intensity whether a piece of work waits for memory or for arithmetic, and at which batch that changes;
 # - **measure** the bandwidth of each level of memory, and recognize an access pattern that wastes it.
-# %% [markdown] key="able" lang="zh" src="5c4919d8"
-# 即使有 32 条序列，计算也只占 8% 的时间，其余都在读取；而随着序列增多，变长的是读 KV 缓存的那一段。
+#
+# You need the bytes of one token from [lesson 02](02_how_many_bytes.ipynb). MLA, from [lesson 03](03_the_2_86x_mistake.ipynb), comes up near the end.
+# %% [markdown] key="able" lang="zh" src="d18dd601"
+# 即使有 32 条序列，计算也只需要 8% 的时间。其余时间都在读数据，而且每多一条序列，变长的就是读 KV 缓存的那一段。
 #
 # 学完本课，你能够：
 #
 # - 由字节数、FLOP 和规格书**算出**一步解码的最短时间；
-# - 根据算术强度**判断**一段计算在等内存还是在等算力，以及 batch 多大时情况会变；
+# - 根据算术强度**判断**一段计算在等显存还是在等算力，以及 batch 增大到多少时情况会反过来；
 # - **测量**每一层存储的带宽，并认出浪费带宽的访问模式。
+#
+# 预备知识：[第 02 课](02_how_many_bytes.ipynb)里一个 token 的字节数。后半段会用到[第 03 课](03_the_2_86x_mistake.ipynb)的 MLA。
 
 # %% [markdown] key="ask_floor" lang="en"
 # ## The floor of a step
 #
-# To decode one token, a model multiplies a vector by each of its weight matrices and compares a query with every cached key.
-# Each of these weights and each cached element has to come from memory once. No kernel can do with less.
-# %% [markdown] key="ask_floor" lang="zh" src="c0a5975a"
+# To decode one token, a model multiplies a vector by each of its weight matrices, and it compares a query with every cached key.
+# So each weight and each cached element has to come out of memory once. However good a kernel is, it can't skip these bytes.
+#
+# Dividing them by the bandwidth gives the **floor**: the least time of the step. Try it before you run the next cells. The first question asks for the time itself, the second for what the arithmetic units do in that time.
+# %% [markdown] key="ask_floor" lang="zh" src="57bb1b8a"
 # ## 一步的下限
 #
-# 解码（decode）一个 token 时，模型要用一个向量去乘每个权重矩阵，再拿 query 与缓存里的每个 key 比较。
-# 这些权重和缓存里的每个元素都必须从显存读一次，kernel 写得再好也省不掉。
+# 解码（decode）一个 token 时，模型用一个向量依次去乘每个权重矩阵，再拿 query 和缓存里的每个 key 做点积。
+# 所以每个权重、缓存里的每个元素，都要从显存读出来一次。kernel 写得再好，这些字节也省不掉。
+#
+# 把这些字节除以带宽，就得到这一步的**下限**，也就是最短时间。请先自己算，再运行后面的单元格：第一题问下限本身，第二题问这段时间里计算单元做了多少事。
 
 # %% key="predict_floor"
 predict("floor", ...)
@@ -114,19 +122,19 @@ head = ["显卡", "GB/s", "TFLOP/s", "一步的下限（毫秒）", "其中计�
 Table(head, rows, right=head[1:])
 
 # %% [markdown] key="cards_read" lang="en"
-# The last two columns are two orders of magnitude apart.
-# With one sequence the tensor cores are done almost at once; the rest of the step is reading.
-# A card with twice the arithmetic and the same bandwidth wouldn't be faster at all.
+# The last two columns differ by a factor of about a hundred.
+# With one sequence the tensor cores finish almost at once, and the rest of the step is reading.
+# A card with twice the arithmetic and the same bandwidth wouldn't make this step any faster.
 #
-# A step doesn't read all the weights: of the table of input embeddings it needs one row a token.
-# That table has to lie in memory all the same, so the T4's line is on paper only:
-# %% [markdown] key="cards_read" lang="zh" src="1081b332"
-# 最后两列相差约两个数量级。
-# 只有一条序列时，Tensor Core 几乎立刻就算完了，剩下的时间都在读取。
-# 如果换一块算力翻倍、带宽不变的卡，速度一点也不会提高。
+# A step doesn't read all the weights, though. The table of input embeddings has a row for each word of the vocabulary, and a token needs one of them.
+# The table still has to lie in memory, so the T4's row above holds only on paper:
+# %% [markdown] key="cards_read" lang="zh" src="5fe97e36"
+# 最后两列相差约一百倍。
+# 只有一条序列时，Tensor Core 几乎立刻就算完了，剩下的时间都在读数据。
+# 所以，换一块算力翻倍而带宽不变的卡，这一步一点也不会变快。
 #
-# 一步并不会读到全部权重：输入 embedding 表里，每个 token 只取一行。
-# 但整张表仍要放在显存里，所以 T4 那一行只是纸面上的数字：
+# 不过，一步并不会读到全部权重。输入 embedding 表为词表里的每个词各存一行，而一个 token 只取其中一行。
+# 但整张表还是得放进显存，所以上表中 T4 那一行只是理论值：
 
 # %% key="held" lang="en"
 held = sum(weight.bytes for weight in weight_list("Llama-3.1-8B"))
@@ -141,59 +149,83 @@ Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items(
 # %% [markdown] key="formula" lang="en"
 # ## The formula
 #
-# A device reads at most $\beta$ bytes a second and does at most $\pi$ FLOPs a second, both at once.
-# Work of $F$ FLOPs on $M$ bytes has the *arithmetic intensity* $I = F / M$, and it takes at least
-# %% [markdown] key="formula" lang="zh" src="28cf3ec1"
+# We can now say this for any device and any work.
+# A device reads at most $\beta$ bytes a second and does at most $\pi$ FLOPs a second, and it can do both at the same time.
+# Work that does $F$ FLOPs on $M$ bytes has the **arithmetic intensity** $I = F / M$. It takes at least as long as the slower of its two parts:
+# %% [markdown] key="formula" lang="zh" src="21dd1ff8"
 # ## 公式
 #
-# 一个设备每秒最多读 $\beta$ 字节，每秒最多做 $\pi$ 个 FLOP，两者可以同时进行。
-# 在 $M$ 字节上做 $F$ 个 FLOP，**算术强度**（arithmetic intensity）为 $I = F / M$，所需时间至少是
+# 这个思路对任何设备、任何计算都成立。
+# 设一个设备每秒最多读 $\beta$ 字节、最多做 $\pi$ 个 FLOP，而且两件事可以同时进行。
+# 在 $M$ 字节上做 $F$ 个 FLOP，它的**算术强度**（arithmetic intensity）是 $I = F / M$。读取和计算中较慢的一方，决定了所需时间的下限：
 
 # %% [markdown] key="formula_math"
 # $$T \ge \max\!\left(\frac{M}{\beta}, \frac{F}{\pi}\right) \qquad I_{\text{ridge}} = \frac{\pi}{\beta} \qquad \text{FLOP/s} \le \min(\pi,\ \beta \, I)$$
 
 # %% [markdown] key="step_formula" lang="en"
-# For one decode step of $B$ sequences that see $n$ tokens each:
-# %% [markdown] key="step_formula" lang="zh" src="752d7ccb"
-# 对于一步解码，$B$ 条序列，每条看到 $n$ 个 token：
+# The middle formula is the intensity at which both parts take equally long. Below it the device waits for memory, above it for arithmetic.
+#
+# For one decode step of $B$ sequences that see $n$ tokens each, bytes and FLOPs are:
+# %% [markdown] key="step_formula" lang="zh" src="afbddefe"
+# 中间的式子是两部分耗时相等时的算术强度。低于这个值，设备在等显存；高于这个值，设备在等算力。
+#
+# 具体到一步解码：$B$ 条序列，每条能看到 $n$ 个 token，那么字节数和 FLOP 分别是：
 
 # %% [markdown] key="step_math"
 # $$M = W + B\,n\,k \qquad F = B\,(f + n\,a) \qquad I = \frac{B\,(f + n\,a)}{W + B\,n\,k}$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | meaning | unit | Llama-3.1-8B on an A100 SXM 80GB |
+# | symbol | meaning | unit | value here: Llama-3.1-8B on an A100 SXM 80GB |
 # |---|---|---|---|
 # | $\beta$, $\pi$ | bandwidth and FLOP rate of the device | bytes/s, FLOP/s | 2,039 · 10⁹, 312 · 10¹² |
-# | $I_{\text{ridge}}$ | the *ridge point*: below it memory-bound, above it compute-bound | FLOP/byte | 153 |
+# | $I_{\text{ridge}}$ | the **ridge point**: below it work is memory-bound, above it compute-bound | FLOP/byte | 153 |
 # | $W$ | weights that a step reads, once for the batch | bytes | 15,009,849,344 |
 # | $k$ | K and V of one token, all layers ([lesson 02](02_how_many_bytes.ipynb)) | bytes | 131,072 |
-# | $f$ | FLOPs of one token with the weights, 2 for each | FLOP | 15,009,316,864 |
+# | $f$ | FLOPs of one token with the weights, 2 for each weight | FLOP | 15,009,316,864 |
 # | $a$ | FLOPs of one query token with one cached token, all heads and layers | FLOP | 524,288 |
 # | $B$ | sequences of the step, one new token each | sequences | 1 |
 # | $n$ | tokens that each of them sees | tokens | 4,096 |
-# | $T$ | time of the work | seconds | 7.62 · 10⁻³ |
+# | $M$ | bytes that the step reads | bytes | 15,546,720,256 |
+# | $F$ | FLOPs that it does | FLOP | 17,156,800,512 |
+# | $I$ | its arithmetic intensity | FLOP/byte | 1.10 |
+# | $T$ | its least time | seconds | 7.62 · 10⁻³ |
 #
-# With the numbers put in: $T \ge (15{,}009{,}849{,}344 + 4{,}096 \cdot 131{,}072) / (2{,}039 \cdot 10^9) = 7.62$ ms.
+# With the numbers put in:
 #
-# One multiplication and one addition are two FLOPs.
-# In 16 bit $f / W$ is 2 FLOPs for 2 bytes: **1 FLOP per byte**.
-# %% [markdown] key="symbols" lang="zh" src="221663dd"
+# - $M = 15{,}009{,}849{,}344 + 1 \cdot 4{,}096 \cdot 131{,}072 = 15{,}546{,}720{,}256$ B
+# - $F = 1 \cdot (15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) = 17{,}156{,}800{,}512$ FLOP
+# - $I = 17{,}156{,}800{,}512 / 15{,}546{,}720{,}256 = 1.10$ FLOP/byte, and $I_{\text{ridge}} = 312{,}000 / 2{,}039 = 153$
+# - $T \ge 15{,}546{,}720{,}256 / (2{,}039 \cdot 10^9) = 7.62$ ms; the arithmetic alone would need $17{,}156{,}800{,}512 / (312 \cdot 10^{12}) = 0.055$ ms
+#
+# One multiplication and one addition count as two FLOPs.
+# A 16-bit weight is 2 bytes and costs 2 FLOPs for each token, so with one sequence $f / W$ is **1 FLOP per byte**.
+# The next cell splits the step into these two parts, and the one after it compares the whole with four ridge points.
+# %% [markdown] key="symbols" lang="zh" src="adb03f4e"
 # | 符号 | 含义 | 单位 | 本例取值：A100 SXM 80GB 上的 Llama-3.1-8B |
 # |---|---|---|---|
 # | $\beta$、$\pi$ | 设备的带宽和算力 | 字节/秒、FLOP/秒 | 2,039 · 10⁹、312 · 10¹² |
 # | $I_{\text{ridge}}$ | **拐点**（ridge point）：低于它访存受限，高于它计算受限 | FLOP/字节 | 153 |
-# | $W$ | 一步读取的权重，整个 batch 读一次 | 字节 | 15,009,849,344 |
+# | $W$ | 一步读取的权重，整个 batch 只读一次 | 字节 | 15,009,849,344 |
 # | $k$ | 一个 token 在所有层的 K 和 V（[第 02 课](02_how_many_bytes.ipynb)） | 字节 | 131,072 |
 # | $f$ | 一个 token 与权重运算的 FLOP，每个权重 2 个 | FLOP | 15,009,316,864 |
 # | $a$ | 一个 query token 与一个缓存 token 运算的 FLOP，所有头、所有层 | FLOP | 524,288 |
 # | $B$ | 这一步的序列数，每条一个新 token | 条 | 1 |
-# | $n$ | 每条序列看到的 token 数 | 个 | 4,096 |
-# | $T$ | 所需时间 | 秒 | 7.62 · 10⁻³ |
+# | $n$ | 每条序列能看到的 token 数 | 个 | 4,096 |
+# | $M$ | 这一步读取的字节 | 字节 | 15,546,720,256 |
+# | $F$ | 这一步做的 FLOP | FLOP | 17,156,800,512 |
+# | $I$ | 这一步的算术强度 | FLOP/字节 | 1.10 |
+# | $T$ | 这一步的最短时间 | 秒 | 7.62 · 10⁻³ |
 #
-# 代入数字：$T \ge (15{,}009{,}849{,}344 + 4{,}096 \cdot 131{,}072) / (2{,}039 \cdot 10^9) = 7.62$ 毫秒。
+# 代入数字：
 #
-# 一次乘法加一次加法算两个 FLOP。
-# 16 位时，$f / W$ 是每 2 字节 2 个 FLOP，即 **1 FLOP/字节**。
+# - $M = 15{,}009{,}849{,}344 + 1 \cdot 4{,}096 \cdot 131{,}072 = 15{,}546{,}720{,}256$ 字节
+# - $F = 1 \cdot (15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) = 17{,}156{,}800{,}512$ FLOP
+# - $I = 17{,}156{,}800{,}512 / 15{,}546{,}720{,}256 = 1.10$ FLOP/字节，而 $I_{\text{ridge}} = 312{,}000 / 2{,}039 = 153$
+# - $T \ge 15{,}546{,}720{,}256 / (2{,}039 \cdot 10^9) = 7.62$ 毫秒；如果只看计算，$17{,}156{,}800{,}512 / (312 \cdot 10^{12}) = 0.055$ 毫秒就够了
+#
+# 这里一次乘法加一次加法算两个 FLOP。
+# 16 位的权重占 2 字节，每个 token 用它做 2 个 FLOP，所以只有一条序列时，$f / W$ 是 **1 FLOP/字节**。
+# 下一个单元格把这一步拆成权重和缓存两部分，再下一个把整步与四块卡的拐点作比较。
 
 # %% key="work" lang="en"
 parts = {
@@ -238,15 +270,21 @@ Table(head, rows, right=head[1:])
 # %% [markdown] key="source" lang="en"
 # ## How many FLOPs per byte does attention do?
 #
-# An often repeated figure is 10 FLOPs per byte, on a GPU that could do 200, so that it would wait 95 % of the time.
-# Let us check the 10.
-# Attention reads K and V of a token and does 4 FLOPs with each pair of elements, for every query head that uses them:
-# %% [markdown] key="source" lang="zh" src="687bcadd"
+# You will often read that decode attention does about 10 FLOPs per byte, on a GPU that could do 200, so that the GPU waits 95 % of the time.
+# The conclusion sounds right, so let us check the 10.
+# Attention reads K and V of a cached token. For each pair of elements, and for every query head that uses them, it does 4 FLOPs: a multiplication and an addition in $QK^\top$, and the same in $PV$.
+# For one token of one layer of Llama-3.1-8B, with 32 query heads, 8 KV heads, `head_dim` 128 and 2 bytes an element, that is
+#
+# $$\frac{4 \cdot 32 \cdot 128}{2 \cdot 8 \cdot 128 \cdot 2} = \frac{16{,}384\ \text{FLOP}}{4{,}096\ \text{B}} = 4\ \text{FLOP/byte}$$
+# %% [markdown] key="source" lang="zh" src="8ae23a3f"
 # ## 注意力每字节做多少 FLOP
 #
-# 有一个流传很广的说法：解码时注意力约 10 FLOP/字节，而 GPU 能做到约 200，所以有 95% 的时间在等。
-# 先来核对这个 10。
-# 注意力读出一个 token 的 K 和 V，对每一对元素、每个用到它的 query 头，做 4 个 FLOP：
+# 常见的说法是：解码时注意力大约做 10 FLOP/字节，而 GPU 能做到约 200，所以有 95% 的时间在等。
+# 结论听上去没错，但这个 10 要先核对一下。
+# 注意力读出一个缓存 token 的 K 和 V。对其中每一对元素、每个用到它的 query 头，要做 4 个 FLOP：$QK^\top$ 里一次乘法、一次加法，$PV$ 里又是一次乘法、一次加法。
+# 例如 Llama-3.1-8B 有 32 个 query 头、8 个 KV 头，`head_dim` 是 128，每个元素 2 字节，那么一层、一个 token 就是
+#
+# $$\frac{4 \cdot 32 \cdot 128}{2 \cdot 8 \cdot 128 \cdot 2} = \frac{16{,}384\ \text{FLOP}}{4{,}096\ \text{字节}} = 4\ \text{FLOP/字节}$$
 
 # %% key="source_check" lang="en"
 ridge = gpu_roof(find_gpu("H200")).ridge
@@ -265,24 +303,24 @@ for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B"):
 Table(["模型", "FLOP/字节", "等待"], rows, right=["FLOP/字节", "等待"])
 
 # %% [markdown] key="source_read" lang="en"
-# The ratio is the number of query heads for each KV head, divided by half the bytes of an element: 1, 4 and 8 here.
-# So on an H200 attention waits 96 to 99.5 % of the time.
-# %% [markdown] key="source_read" lang="zh" src="415169f4"
-# 这个比值等于每个 KV 头对应的 query 头数，再除以元素字节数的一半，这里是 1、4 和 8。
-# 所以在 H200 上，注意力有 96% 到 99.5% 的时间在等待。
+# `head_dim` cancels. What remains is the number of query heads for each KV head, divided by half the bytes of an element. With 2 bytes that is 1, 4 and 8 for these three models.
+# So on an H200, attention waits not 95 %, but 96 to 99.5 % of the time.
+# %% [markdown] key="source_read" lang="zh" src="ea8ab5bf"
+# `head_dim` 约掉了，剩下的就是每个 KV 头对应几个 query 头，再除以元素字节数的一半。每个元素 2 字节时，这三个模型分别是 1、4 和 8。
+# 所以在 H200 上，注意力等待的时间不是 95%，而是 96% 到 99.5%。
 
 # %% [markdown] key="pyramid" lang="en"
 # ## The memory pyramid, measured
 #
-# $\beta$ is not one number.
-# A user of an RTX 4090 measured 3,868 GB/s, where the data sheet says about 1,000, and asked whether that is normal.
-# The benchmark multiplies a vector by 1.2: it reads one float32 tensor and writes another.
-# %% [markdown] key="pyramid" lang="zh" src="9d660db0"
+# So far $\beta$ was the one number of a data sheet. A measurement can give quite another one.
+# A benchmark on an RTX 4090 reported 3,868 GB/s, almost four times the 1,000 or so of its data sheet.
+# It multiplies a vector by 1.2: it reads one float32 tensor and writes another of the same size. How many bytes does that touch?
+# %% [markdown] key="pyramid" lang="zh" src="bde738a4"
 # ## 实测内存金字塔
 #
-# $\beta$ 不是一个固定的数。
-# 一位用户在 RTX 4090 上测得 3,868 GB/s，而标称只有 1,000 左右，于是问：这样正常吗？
-# 那个基准测试把一个向量乘以 1.2：读一个 float32 张量，写另一个。
+# 到目前为止，$\beta$ 都取规格书上的那一个数。实际测出来，却可能差得很远。
+# 例如有个基准测试在 RTX 4090 上报出 3,868 GB/s，差不多是标称 1,000 左右的四倍。
+# 它做的事是把一个向量乘以 1.2：读一个 float32 张量，再写一个同样大小的。这一共碰到多少字节？
 
 # %% key="predict_touched"
 predict("touched", ...)
@@ -298,22 +336,22 @@ rows = [(elements, f"{2 * elements * 4 / 2**20:.1f}", f"{gb_s:,.0f}") for elemen
 Table(["元素", "共（MiB）", "测得（GB/s）"], rows, right=["共（MiB）", "测得（GB/s）"])
 
 # %% [markdown] key="fits_read" lang="en"
-# The largest of these still fits in the 72 MiB L2 cache of that card.
-# The measurement is right: it is the bandwidth of L2, and memory was hardly asked.
-# (The small sizes show something else: a kernel so short that its launch is what takes the time.)
+# Even the largest of these sizes fits in the 72 MiB L2 cache of that card.
+# So the measurement is right, but it is the bandwidth of L2: the card's memory was hardly used.
+# (The smallest sizes show something else. Their kernels are so short that most of the time goes into launching them.)
 #
-# So bandwidth belongs to a *working set*: the bytes that are touched again and again.
-# We read working sets from 16 KiB to 1 GiB on this machine.
-# One call reads a set many times, so that no call's own cost is in the figure.
-# On a CPU one core does the reading; on a GPU all multiprocessors do, and share the set out.
-# %% [markdown] key="fits_read" lang="zh" src="fb55096b"
-# 最大的一档也放得进那块卡 72 MiB 的 L2 缓存。
-# 测量本身没错：测到的是 L2 的带宽，几乎没有用到显存。
-# （最小的几档是另一回事：kernel 太短，时间主要花在 launch 上。）
+# A bandwidth therefore belongs to a **working set**, the bytes that are touched again and again.
+# The next cell reads working sets from 16 KiB to 1 GiB on this machine.
+# One call reads its set many times, so the cost of the call itself doesn't show in the figure.
+# On a CPU one core does the reading. On a GPU all multiprocessors share the set among them.
+# %% [markdown] key="fits_read" lang="zh" src="618678c7"
+# 表中最大的一档，也放得进那块卡 72 MiB 的 L2 缓存。
+# 也就是说，测量本身没错，只是测到的是 L2 的带宽，几乎没有用到显存。
+# （最小的几档是另一个原因：kernel 太短，时间主要花在 launch 上。）
 #
-# 所以带宽总是针对某个**工作集**（working set）而言：反复读写的那些字节。
+# 由此可见，带宽总是对某个**工作集**（working set）而言，也就是反复读写的那些字节。
 # 下面在本机上测量 16 KiB 到 1 GiB 的工作集。
-# 每次调用会把工作集读很多遍，使调用本身的开销不计入结果。
+# 每次调用都会把工作集读很多遍，这样调用本身的开销就可以忽略。
 # 在 CPU 上由一个核心来读；在 GPU 上由所有 SM 分着读。
 
 # %% key="curve" tags="timing" lang="en"
@@ -343,10 +381,10 @@ marks = {cache.name: cache.size / 2**10 for cache in caches}
 show(lines({"读取": curve}, x="工作集（KiB）", y="GB/s", log="xy", marks=marks))
 
 # %% [markdown] key="levels_words" lang="en"
-# Every step of the curve is a level of memory: as soon as the set no longer fits, the next one has to answer. The dashed lines are the cache sizes that the system tells.
+# The curve goes down in steps. Each step is a level of memory: as soon as the set no longer fits in one level, the next one has to deliver the data. The dashed lines are the cache sizes that the operating system reports.
 # Here are the levels of this machine, as just measured, beside those of an H100.
-# %% [markdown] key="levels_words" lang="zh" src="c4b503bf"
-# 曲线上的每级台阶对应一层存储：一旦这一层放不下，数据就得由下一层提供。虚线是系统给出的缓存大小。
+# %% [markdown] key="levels_words" lang="zh" src="2e75f2ca"
+# 曲线呈台阶状下降，每级台阶对应一层存储：工作集在这一层放不下，数据就得由下一层提供。虚线是操作系统报告的缓存大小。
 # 下面把刚刚测得的本机各层，和 H100 的各层画在一起。
 
 # %% key="pyramid_drawn" tags="hardware" lang="en"
@@ -396,26 +434,26 @@ head = ["哪一层", "从（KiB）", "到（KiB）", "GB/s", "相当于最底层
 Table(head, rows, right=["相当于最底层的倍数"])
 
 # %% [markdown] key="levels_read" lang="en"
-# Other programs on the machine move single points; where it is quiet, the steps are plain.
-# On a GPU torch tells the size of L2 alone; what the L1 caches hold is counted to it here.
-# Two levels can't be seen this way: registers and, on a GPU, shared memory, which a kernel fills itself.
+# Other programs on the machine can move single points. On a quiet machine the steps are plain to see.
+# On a GPU torch reports only the size of L2, so what fits in the L1 caches counts as L2 here.
+# Two levels don't show at all: the registers and, on a GPU, the shared memory, because a kernel has to fill those itself.
 #
-# | level | where | who controls it |
+# | level | where it is | what controls it |
 # |---|---|---|
 # | registers, shared memory and L1 (**SRAM**) | on the chip, in each multiprocessor | the kernel |
 # | L2 (SRAM) | on the chip, for all multiprocessors | the hardware |
 # | **HBM** (device memory) | beside the chip | the allocator |
 # | CPU memory | across PCIe, 64 GB/s each way (Gen5 x16) | swap ([lesson 12](12_beyond_one_gpu.ipynb)) |
 #
-# FlashAttention lives from the difference: it keeps a tile of K and V in SRAM and never writes the matrix of scores to HBM.
-# With 4,096 queries, 4,096 keys, 32 heads and 2 bytes that matrix would be 4,096 · 4,096 · 32 · 2 B = 1 GiB in each layer, written and read again. [Lesson 10](10_kernels.ipynb) builds such a kernel.
+# FlashAttention is fast because of the gap between SRAM and HBM. It keeps a tile of K and V in SRAM and never writes the matrix of scores to HBM.
+# With 4,096 queries, 4,096 keys, 32 heads and 2 bytes, that matrix would be 4,096 · 4,096 · 32 · 2 B = 1 GiB in each layer, written once and read again. [Lesson 10](10_kernels.ipynb) builds such a kernel.
 #
-# The weights of a decode step get nothing from all this.
-# They are read once, and unless the model is tiny they are gone from every cache before the next step wants them again: only the lowest level counts.
-# %% [markdown] key="levels_read" lang="zh" src="85a76ad0"
-# 机器上的其他程序会让个别点偏移；机器空闲时，台阶一目了然。
-# 在 GPU 上，torch 只给出 L2 的大小；L1 缓存放得下的部分，这里也算在 L2 里。
-# 有两层用这种办法看不到：寄存器，以及 GPU 上由 kernel 自己填充的共享内存。
+# The weights of a decode step gain nothing from the upper levels.
+# A step reads each weight once. Unless the model is tiny, the weight has left every cache long before the next step needs it again, so for weights only the lowest level counts.
+# %% [markdown] key="levels_read" lang="zh" src="c4944a62"
+# 机器上的其他程序会让个别点偏移；机器空闲时，台阶很清楚。
+# 在 GPU 上，torch 只报告 L2 的大小，所以放得进 L1 的部分，这里也算作 L2。
+# 还有两层用这种办法看不到：寄存器，以及 GPU 上的共享内存，因为它们都要由 kernel 自己填充。
 #
 # | 哪一层 | 在哪里 | 由什么控制 |
 # |---|---|---|
@@ -424,26 +462,24 @@ Table(head, rows, right=["相当于最底层的倍数"])
 # | **HBM**（显存，片外） | 芯片旁边 | 分配器 |
 # | CPU 内存 | 经过 PCIe，每个方向 64 GB/s（Gen5 x16） | 换出（[第 12 课](12_beyond_one_gpu.ipynb)） |
 #
-# FlashAttention 利用的正是这个差别：它把 K 和 V 的一个分块（tile）放在 SRAM 里，从不把分数矩阵写进 HBM。
+# FlashAttention 之所以快，正是利用了 SRAM 与 HBM 的差距：它把 K 和 V 的一个分块（tile）放在 SRAM 里，从不把分数矩阵写进 HBM。
 # 例如 4,096 个 query、4,096 个 key、32 个头、每个数 2 字节，每一层的分数矩阵就有 4,096 · 4,096 · 32 · 2 B = 1 GiB，写一遍还要再读一遍。[第 10 课](10_kernels.ipynb)会写出这样的 kernel。
 #
-# 一步解码要读的权重，却享受不到上面这几层。
-# 除非模型非常小，否则权重读过一遍之后，等下一步再用时早已不在任何缓存里：起作用的只有最底层。
+# 但解码时要读的权重，用不上上面这几层。
+# 一步里每个权重只读一次；除非模型非常小，等到下一步再用时，它早已不在任何缓存里了。所以对权重来说，起作用的只有最底层的带宽。
 
 # %% [markdown] key="patterns" lang="en"
 # ## Four ways to read the same bytes
 #
-# Reading in a bad order wastes bandwidth at any level.
-# We gather 4-byte elements by a list of indices.
-# The kernel is the same, the bytes are the same, only the order of the list differs.
-# 32 neighbours in the list are what one warp of a GPU asks for at once; memory answers in sectors of 32 bytes.
-# %% [markdown] key="patterns" lang="zh" src="4287bf50"
+# At every level, a bad order of reading wastes bandwidth.
+# To see it, we pick 4-byte elements out of an array by a list of indices. The kernel and the bytes stay the same, and only the order of the list changes.
+# The 32 neighbours in the list are what one **warp** of a GPU, a group of 32 threads that run in step, asks for at the same moment. Memory answers in **sectors** of 32 bytes.
+# %% [markdown] key="patterns" lang="zh" src="4869734f"
 # ## 同样的字节，四种读法
 #
-# 次序不好，在哪一层都会浪费带宽。
-# 下面按一张下标表取出 4 字节的元素（gather）。
-# kernel 相同，字节相同，只有表的次序不同。
-# 表中相邻的 32 项，就是 GPU 的一个 warp 同时请求的内容；显存以 32 字节的扇区（sector）应答。
+# 不论在哪一层，读取的次序不好都会浪费带宽。
+# 下面按一张下标表从数组里取出 4 字节的元素（gather）。kernel 不变，字节不变，变的只有表里的次序。
+# 表中相邻的 32 项，就是 GPU 的一个 **warp**（步调一致的 32 个线程）同时请求的内容；显存每次以 32 字节的**扇区**（sector）应答。
 
 # %% key="orders"
 from minikv.course.diagrams import warp_sectors
@@ -454,11 +490,13 @@ orders = {pattern: index_order(pattern, 2**18, row=64)[:32].tolist() for pattern
 show(warp_sectors(orders, t("lang")))
 
 # %% [markdown] key="orders_read" lang="en"
-# `per_thread` is what a CPU programmer would give to threads: thread 0 has elements 0 to 63, thread 1 has 64 to 127, and all begin at the beginning.
-# `random_rows` shuffles rows of 256 bytes, the K of one head and token in 16 bit, and reads each row from end to end: a block table does that to a cache.
-# %% [markdown] key="orders_read" lang="zh" src="5c3023c0"
-# `per_thread` 是写 CPU 程序的人会采用的分法：线程 0 拿第 0 到 63 个元素，线程 1 拿第 64 到 127 个，大家都从自己那段的开头读起。
-# `random_rows` 打乱的是 256 字节的行，也就是 16 位时一个头、一个 token 的 K，每行从头读到尾：块表对缓存做的正是这件事。
+# `per_thread` is how you would share an array out among CPU threads: thread 0 gets elements 0 to 63, thread 1 gets 64 to 127, and each starts at the beginning of its piece.
+# On a GPU this makes memory move 1,024 bytes where the warp asked for 128.
+# `random_rows` shuffles rows of 256 bytes, and reads each row from end to end. In 16 bit, 256 bytes are the K of one head and one token, so this is what a block table does to a cache.
+# %% [markdown] key="orders_read" lang="zh" src="7fc1da25"
+# `per_thread` 是给 CPU 线程分数组时的常见做法：线程 0 拿第 0 到 63 个元素，线程 1 拿第 64 到 127 个，每个线程都从自己那一段的开头读起。
+# 放到 GPU 上，一个 warp 只请求 128 字节，显存却要搬 1,024 字节。
+# `random_rows` 打乱的是 256 字节的行，每行从头读到尾。256 字节就是 16 位时一个头、一个 token 的 K，所以块表对缓存做的正是这件事。
 
 # %% key="patterns_measured" tags="timing" lang="en"
 measured = {point.what: point.gb_s for point in access_patterns(device, cores=1)}
@@ -475,33 +513,33 @@ rows = [(name, f"{gb_s:.2f}", f"{gb_s / measured['coalesced']:.1%}") for name, g
 Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相当于合并访存的"])
 
 # %% [markdown] key="patterns_read" lang="en"
-# Each read counts 12 bytes of data and index and 4 bytes written; of those only the 4 bytes of data move about.
+# Each read counts as 12 bytes of data and index and 4 bytes written. Only the 4 bytes of data lie in another place each time.
 #
-# A CPU core works through the list one entry after another, so here too it counts whether the next entry is near.
-# A CPU thread is fast if what it reads *next* is a neighbour; a warp is fast if what its threads read *at the same time* are neighbours.
+# A CPU core works through the list one entry after another, so the same patterns matter here, for another reason.
+# A CPU thread is fast if what it reads *next* is a neighbour of what it has just read. A warp is fast if what its threads read *at the same time* are neighbours.
 #
-# Rows of 256 bytes in random order are several times faster than single elements, but at the beginning of each row a CPU has to wait again.
-# `random_blocks` shuffles 16 rows together, 4 KiB, as in a block of 16 tokens, and comes much nearer to memory order.
-# This is why the blocks of a cache can lie anywhere, while what is inside one has to lie together.
-# %% [markdown] key="patterns_read" lang="zh" src="5f25e456"
-# 每次读取按 12 字节（数据加下标）计，另写 4 字节；其中次序被打乱的只有 4 字节的数据。
+# Rows of 256 bytes in random order are several times faster than single elements. But at the beginning of each row the CPU has to wait again.
+# `random_blocks` keeps 16 rows together, 4 KiB, like a block of 16 tokens, and comes much nearer to the speed of memory order.
+# This is why the blocks of a cache can lie anywhere, while the contents of one block have to lie together.
+# %% [markdown] key="patterns_read" lang="zh" src="134f5e90"
+# 每次读取按 12 字节（数据加下标）计，另写 4 字节，其中位置被打乱的只有那 4 字节的数据。
 #
-# CPU 核心逐项处理这张表，所以同样要看下一项是否在附近。
-# 对 CPU 线程有利的是**先后**读到的元素相邻；对 warp 有利的是**同时**读到的元素相邻。
+# CPU 核心是逐项处理这张表的，所以同样的访问模式在这里也有快慢之分，只是原因不同。
+# 对 CPU 线程来说，**先后**读到的元素相邻才快；对 warp 来说，**同时**读到的元素相邻才快。
 #
-# 256 字节的行即使次序随机，也比单个元素快几倍；不过每到一行的开头，CPU 都要重新等待。
-# `random_blocks` 把 16 行（4 KiB）作为一个整体来打乱，相当于一个 16 token 的块，速度就与按内存次序读接近得多。
-# 所以缓存的块可以放在任何地方，而块里面的内容必须连在一起。
+# 256 字节的行，即使次序随机，也比单个元素快几倍；不过每到一行的开头，CPU 都要重新等一次。
+# `random_blocks` 把 16 行（4 KiB）捆在一起打乱，相当于一个 16 token 的块，速度就与按内存次序读接近得多。
+# 所以，缓存的各个块可以放在任何地方，而块内部的数据必须连在一起。
 
 # %% [markdown] key="machine" lang="en"
 # ## The roof of this machine
 #
-# A gibibyte, read by all cores, gives $\beta$; the product of two matrices gives $\pi$.
-# On a busy machine the cores wait for each other, and one alone may be faster; then its figure counts.
-# %% [markdown] key="machine" lang="zh" src="f6e32f08"
+# To draw the roof of your own machine you need its two numbers. Reading a gibibyte with all cores gives $\beta$, and multiplying two matrices gives $\pi$.
+# On a busy machine the cores wait for each other, so one core alone may be faster. In that case its figure counts.
+# %% [markdown] key="machine" lang="zh" src="b45c4b51"
 # ## 本机的 Roofline
 #
-# 用所有核心读 1 GiB，得到 $\beta$；做一次矩阵乘法，得到 $\pi$。
+# 要画出自己机器的 Roofline，同样需要那两个数：用所有核心读 1 GiB，得到 $\beta$；做一次矩阵乘法，得到 $\pi$。
 # 机器繁忙时，各核心会互相等待，单个核心反而可能更快，这时就取单核的数。
 
 # %% key="machine_roof" tags="timing" lang="en"
@@ -526,12 +564,12 @@ Table(head, [(here.bandwidth_gb_s, here.tflops, here.ridge)])
 
 # %% [markdown] key="widget_intro" lang="en"
 # Now turn the knobs.
-# S is the whole step, W its weights, A its attention; each stands on the roof at its own intensity.
+# S is the whole step, W the part that reads weights, A the part that reads the cache. Each stands on the roof at its own intensity.
 # The first device in the list is this machine, as just measured.
-# %% [markdown] key="widget_intro" lang="zh" src="b5ff8172"
+# %% [markdown] key="widget_intro" lang="zh" src="5e51cd1b"
 # 现在动手调一调。
-# S 是整步，W 是其中的权重部分，A 是注意力部分；各按自己的强度落在 Roofline 上。
-# 设备列表的第一项就是刚刚测得的本机。
+# S 是整步，W 是读权重的部分，A 是读缓存的注意力部分；三个点各按自己的算术强度落在 Roofline 上。
+# 设备列表的第一项，就是刚刚测得的本机。
 
 # %% key="widget"
 from minikv.course.widgets import RooflineWidget
@@ -542,15 +580,15 @@ show(widget)
 # %% [markdown] key="batch" lang="en"
 # ## What a larger batch changes, and what it doesn't
 #
-# More sequences read the same weights: W walks to the right, one FLOP per byte for each sequence.
-# With how many does it reach the ridge point? In 16 bit, with as many as the ridge point says.
-# Then why is that so hard to reach?
-# %% [markdown] key="batch" lang="zh" src="34ffe4c1"
+# If you add sequences, they read the same weights: W moves to the right, by 1 FLOP per byte for each sequence.
+# In 16 bit it reaches the ridge point with as many sequences as the ridge point says, 206 on an H200.
+# That sounds easy. The next question shows why it isn't.
+# %% [markdown] key="batch" lang="zh" src="8a513a6b"
 # ## 增大 batch，哪部分的算术强度会变，哪部分不变
 #
-# 序列增多，读的还是那些权重：W 向右走，每多一条序列多 1 FLOP/字节。
-# 走到拐点要多少条？16 位时，拐点是多少就要多少条。
-# 那为什么实际上很难走到？
+# 增加序列，读的还是同一份权重，所以每多一条序列，W 就向右移动 1 FLOP/字节。
+# 16 位时，拐点是多少，就要多少条序列才能走到，例如 H200 是 206 条。
+# 听起来不难，但实际上很难做到。先做下面这道题，就知道为什么。
 
 # %% key="predict_gain"
 predict("batch_gain", ...)
@@ -598,15 +636,17 @@ head = ["batch", "FLOP/字节", "每秒最多（token）", "这块卡放得下�
 Table(head, rows, right=head[1:3])
 
 # %% [markdown] key="gain_read" lang="en"
-# Weights are read once for the batch, the cache once for *each* sequence. (The last batch is arithmetic only: weights and caches do not fit on the card together.)
-# So A does not move with the batch.
-# With many sequences the step is drawn towards A, and its intensity ends at $(f + n a) / (n k)$.
-# If that is below the ridge point, no batch makes the step compute-bound:
-# %% [markdown] key="gain_read" lang="zh" src="9e774f6c"
-# 权重整个 batch 读一次，缓存**每条**序列各读一次。（最后一行只是算术：权重加缓存，这块卡放不下。）
-# A 的位置不随 batch 变化。
-# 序列多了，整步就被拉向 A，强度最终趋于 $(f + n a) / (n k)$。
-# 如果这个值低于拐点，多大的 batch 都不会让这一步变成计算受限：
+# The batch shares the weights, but **each** sequence brings a cache of its own. (The last batch is arithmetic only: weights and caches don't fit on the card together.)
+# A new sequence adds FLOPs and bytes in the same proportion, so A stays where it is.
+# With many sequences the caches outweigh the weights, and the intensity of the whole step approaches that of one sequence without the weights: $(f + n a) / (n k)$.
+# For 4,096 tokens that is $(15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) / (4{,}096 \cdot 131{,}072) = 32$ FLOP/byte, far below 206.
+# If the limit lies below the ridge point, no batch makes the step compute-bound:
+# %% [markdown] key="gain_read" lang="zh" src="17374c8c"
+# 权重由整个 batch 共用，缓存却是**每条**序列各有一份。（最后一行只是算术：权重加缓存，这块卡放不下。）
+# 新增一条序列，FLOP 和字节按同样的比例增加，所以 A 的位置不变。
+# 序列多了以后，缓存的字节远远超过权重，整步的算术强度就趋于“一条序列、不计权重字节”的值：$(f + n a) / (n k)$。
+# 例如 4,096 个 token 时，它等于 $(15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) / (4{,}096 \cdot 131{,}072) = 32$ FLOP/字节，远低于 206。
+# 只要这个极限低于拐点，batch 再大，这一步也不会变成计算受限：
 
 # %% key="ridge_table" lang="en"
 contexts = (1, 64, 256, 512, 1024, 4096)
@@ -631,26 +671,28 @@ head = ["上下文（token）", *(f"{context:,}" for context in contexts)]
 Table(head, rows, title="到达拐点的最小 batch", right=head[1:])
 
 # %% [markdown] key="ridge_read" lang="en"
-# This is arithmetic alone; whether such a batch fits in memory is the question of [lesson 08](08_allocate_kv_cache.ipynb). (DeepSeek-V3 does not fit on one H200 at all.)
-# In DeepSeek-V3 a larger batch also touches more experts, so it needs a far larger one.
-# And the roof here is the 16-bit one. DeepSeek-V3's weights are in fp8: a kernel that also multiplies in fp8 has twice the FLOP rate, and W needs a batch about twice as large.
-# But a longer context *helps* DeepSeek-V3: its attention stands to the right of this card's ridge point. Why is that?
-# %% [markdown] key="ridge_read" lang="zh" src="cc294f4e"
+# The table is arithmetic alone. Whether such a batch fits in memory is the question of [lesson 08](08_allocate_kv_cache.ipynb). (DeepSeek-V3 doesn't fit on one H200 at all.)
+# DeepSeek-V3 needs a far larger batch, because a larger batch also uses more of its experts and so reads more weights.
+# The roof here is the 16-bit one. DeepSeek-V3's weights are in fp8, and a kernel that multiplies in fp8 too has twice the FLOP rate. With it, W needs a batch about twice as large.
+#
+# One row runs the other way: for DeepSeek-V3 a longer context makes the batch *smaller*. Its attention must lie to the right of this card's ridge point. Why?
+# %% [markdown] key="ridge_read" lang="zh" src="f7271824"
 # 这里只看算术；这样的 batch 显存放不放得下，是[第 08 课](08_allocate_kv_cache.ipynb)的问题。（一块 H200 根本放不下 DeepSeek-V3。）
-# 对 DeepSeek-V3，batch 变大时用到的专家也更多，所以需要的 batch 大得多。
-# 另外，这里的 Roofline 用的是 16 位算力。DeepSeek-V3 的权重是 fp8：如果 kernel 也用 fp8 做乘法，算力翻倍，W 所需的 batch 也要大一倍左右。
-# 但上下文变长，对 DeepSeek-V3 反而**有利**：它的注意力落在这块卡拐点的右边。为什么？
+# DeepSeek-V3 所需的 batch 大得多，因为 batch 变大，用到的专家也变多，要读的权重随之增加。
+# 另外，这里的 Roofline 按 16 位算力画。DeepSeek-V3 的权重是 fp8；如果 kernel 也用 fp8 做乘法，算力翻倍，W 走到拐点所需的 batch 也要大一倍左右。
+#
+# 表里有一行的趋势相反：对 DeepSeek-V3，上下文越长，所需的 batch 反而越**小**。这说明它的注意力落在这块卡拐点的右边。原因是什么？
 
 # %% [markdown] key="heads" lang="en"
 # ## Attention's intensity comes from the heads
 #
-# Decode attention on an H100, 40 query heads and 40 KV heads: a user ran it once with tensor cores and once without, and got nearly the same time.
-# Your turn: where does such attention stand on the roof?
-# %% [markdown] key="heads" lang="zh" src="f25026e6"
+# A user ran decode attention on an H100 with 40 query heads and 40 KV heads, once with tensor cores and once without. The two times were nearly equal.
+# Can you say why? First work out the intensity of a model that you haven't seen yet:
+# %% [markdown] key="heads" lang="zh" src="546fe927"
 # ## 注意力的算术强度由 query 头数与 KV 头数之比决定
 #
-# 一位用户在 H100 上测解码注意力，40 个 query 头、40 个 KV 头：用不用 Tensor Core，时间几乎一样。
-# 想一想：这样的注意力落在 Roofline 的什么位置？
+# 一位用户在 H100 上测解码注意力，有 40 个 query 头、40 个 KV 头：用不用 Tensor Core，时间几乎一样。
+# 你能说出原因吗？先来算一个还没见过的模型：
 
 # %% key="predict_group"
 predict("group", ...)
@@ -676,26 +718,26 @@ head = ["模型", "query 头", "KV 头或潜在向量", "FLOP/字节", "fp8 缓�
 Table(head, rows, right=head[3:])
 
 # %% [markdown] key="heads_read" lang="en"
-# With as many KV heads as query heads, attention does 1 FLOP per byte.
-# Faster arithmetic doesn't help there: two runs that take nearly the same time are what the roof predicts.
-# GQA multiplies by the size of the group, fp8 by two.
+# With as many KV heads as query heads, attention does 1 FLOP per byte, so it waits for memory nearly all the time.
+# Faster arithmetic can't help there, and the two equal times are what the roof predicts.
+# GQA multiplies the intensity by the size of the group, and an fp8 cache doubles it.
 #
-# MLA is far away from them: 128 heads read one latent, and with absorbed matrices ([lesson 03](03_the_2_86x_mistake.ipynb)) they do over 200 FLOPs with each byte.
-# %% [markdown] key="heads_read" lang="zh" src="8de6882e"
-# KV 头与 query 头一样多时，注意力是 1 FLOP/字节。
-# 这时算得再快也没用：两次运行的时间几乎一样，与 Roofline 的预测一致。
-# GQA 乘以组的大小，fp8 再乘 2。
+# MLA is far away from all of them. Its 128 heads read one latent, and with absorbed matrices ([lesson 03](03_the_2_86x_mistake.ipynb)) they do over 200 FLOPs with each byte.
+# %% [markdown] key="heads_read" lang="zh" src="5b9ba2b3"
+# KV 头与 query 头一样多时，注意力只有 1 FLOP/字节，几乎所有时间都在等显存。
+# 这时算得再快也没用，两次运行的时间几乎一样，正是 Roofline 所预测的。
+# 换成 GQA，强度乘以组的大小；换成 fp8 缓存，再乘 2。
 #
-# MLA 则完全不同：128 个头读同一个潜在向量（latent），采用矩阵吸收（[第 03 课](03_the_2_86x_mistake.ipynb)）后，每字节做 200 多个 FLOP。
+# MLA 则完全不同：128 个头读同一个潜在向量（latent），采用矩阵吸收（[第 03 课](03_the_2_86x_mistake.ipynb)）后，每字节要做 200 多个 FLOP。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
-# First the card. The same attention of DeepSeek-V3, the same kernel, four cards:
-# %% [markdown] key="break" lang="zh" src="f99f866f"
+# Which of these rules survive on another card? Take the attention of DeepSeek-V3, with the same kernel, on four cards:
+# %% [markdown] key="break" lang="zh" src="54c5963e"
 # ## 弄坏它
 #
-# 先换卡。同样是 DeepSeek-V3 的注意力，同样的 kernel，四块卡：
+# 换一块卡，前面的结论还成立吗？同样是 DeepSeek-V3 的注意力，同样的 kernel，放到四块卡上：
 
 # %% key="break_card" lang="en"
 latent, rows = decode_work("DeepSeek-V3", 1, 4096).attention_intensity, []
@@ -713,16 +755,16 @@ Table(["显卡", "拐点", "DeepSeek-V3 的注意力"], rows, right=["拐点"])
 
 # %% [markdown] key="break_card_read" lang="en"
 # By the data sheets this attention is memory-bound on the H100 and compute-bound on the H200, which computes as fast and has the faster memory.
-# So near to the ridge point a data sheet doesn't decide: a rate that the card keeps up is below the printed one, and it moves the ridge point to the left.
-# "Decode attention is memory-bound" is a rule of thumb: on an H20 it is plainly false of this model.
+# So close to the ridge point, a data sheet can't decide it. The rate that a card really keeps up is lower than the printed one, which moves the ridge point to the left.
+# "Decode attention is memory-bound" is therefore a rule of thumb. For this model on an H20 it is plainly wrong.
 #
-# Now the units. One step of 16 sequences, and the same with the mistakes that are made most:
-# %% [markdown] key="break_card_read" lang="zh" src="6fefcfed"
-# 按标称值，这个注意力在 H100 上访存受限，在 H200 上计算受限：两者算力相同，只是 H200 的显存更快。
-# 离拐点这么近，标称值已经说了不算：显卡实际能维持的算力低于标称，拐点也就往左移。
-# “解码注意力是访存受限的”只是一条经验：对这个模型，在 H20 上显然不成立。
+# Now break the units. This is one step of 16 sequences, once right and then with the three mistakes that people make most:
+# %% [markdown] key="break_card_read" lang="zh" src="6057feb6"
+# 按标称值，这个注意力在 H100 上访存受限，在 H200 上却计算受限，因为两者算力相同，而 H200 的显存更快。
+# 离拐点这么近，光看标称值是判断不了的：显卡实际能维持的算力低于标称，拐点会随之左移。
+# 所以“解码注意力是访存受限的”只是一条经验。例如对这个模型，在 H20 上它显然不成立。
 #
-# 再来看单位。16 条序列的一步，以及几种最常见的错误：
+# 再来把单位弄错。下面是 16 条序列的一步，先是正确的算法，然后是最常见的三种错误：
 
 # %% key="break_units" lang="en"
 step, card = decode_work("Llama-3.1-8B", 16, 4096), gpu_roof(find_gpu("H200"))
@@ -747,13 +789,13 @@ rows = [(name, f"{seconds * 1e3:.3f}") for name, seconds in ways.items()]
 Table(["算法", "毫秒"], rows, right=["毫秒"])
 
 # %% [markdown] key="break_units_read" lang="en"
-# The 7 % of GiB/s look harmless. They are more than the first coalesced kernel brought to one engine (5.2 %, in *In the wild*).
+# The 7 % of GiB/s look harmless. But there are optimizations that bring less than that (see *In the wild*: one brought 5.2 %).
 #
-# One more: a model of 7 billion parameters in FP16 makes 100 tokens a second on an A100 with 2 TB/s. Which part of the bandwidth does it use?
-# %% [markdown] key="break_units_read" lang="zh" src="f432769a"
-# GiB/s 造成的 7% 看似不大，却超过了某个引擎第一个合并访存的 kernel 带来的 5.2%（见“实战现场”）。
+# One more: a model of 7 billion parameters in FP16 makes 100 tokens a second on an A100 with 2 TB/s. Which share of the bandwidth does it use?
+# %% [markdown] key="break_units_read" lang="zh" src="a79a8098"
+# 用 GiB/s 造成的 7% 看似不大，但有的优化带来的收益还不到 7%（例如“实战现场”里的 5.2%）。
 #
-# 再看一例：70 亿参数、FP16，在带宽 2 TB/s 的 A100 上每秒生成 100 个 token。用上了多大比例的带宽？
+# 再看一例：70 亿参数、FP16，在带宽 2 TB/s 的 A100 上每秒生成 100 个 token。它用上了多大比例的带宽？
 
 # %% key="utilization" lang="en"
 used = 7e9 * 2 * 100 / 1e9  # parameters x bytes x tokens a second
@@ -768,21 +810,21 @@ Table(["", "GB/s", "占 2 TB/s 的比例"], rows, right=["GB/s", "占 2 TB/s 的
 # %% [markdown] key="self" lang="en"
 # ## Recap
 #
-# A step takes at least `max(bytes / bandwidth, FLOPs / FLOP rate)`: 7.62 ms for Llama-3.1-8B with 4,096 tokens on an A100, of which the arithmetic needs under 0.1 ms.
-# Weights are read once for the batch and reach the ridge point with enough sequences; the cache is read for each sequence, so no batch moves attention.
-# Attention does 1 FLOP per byte with MHA, the size of the group with GQA, over 200 with absorbed MLA (16-bit cache).
-# Bandwidth belongs to a working set and an order: 32 threads that read from 32 places move eight times the bytes that they asked for.
+# A step takes at least the larger of bytes / bandwidth and FLOPs / FLOP rate: 7.62 ms for Llama-3.1-8B with 4,096 tokens on an A100, while its arithmetic needs 0.055 ms.
+# All sequences share one reading of the weights, so in 16 bit their part reaches the ridge point of an H200 with about 206 sequences. Each sequence reads its own cache, so no batch changes the intensity of attention, and at 4,096 tokens the step ends at 32 FLOP/byte.
+# With a 16-bit cache, attention does 1 FLOP per byte in MHA, as many as the group has heads in GQA (4 in Llama-3.1-8B), and over 200 in absorbed MLA.
+# A bandwidth belongs to a working set and to an order of reading: 32 threads that read from 32 places move 1,024 bytes for the 128 that they asked for.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="2b91c231"
+# %% [markdown] key="self" lang="zh" src="5f8526d4"
 # ## 本课小结
 #
-# 一步至少需要 `max(字节数 / 带宽, FLOP / 算力)`：Llama-3.1-8B、4,096 个 token，在 A100 上是 7.62 毫秒，其中计算不到 0.1 毫秒。
-# 权重整个 batch 读一次，序列足够多就能走到拐点；缓存每条序列各读一次，所以 batch 再大，注意力的算术强度也不变。
-# 16 位缓存时，注意力每字节做的 FLOP：MHA 是 1，GQA 等于组的大小，矩阵吸收后的 MLA 超过 200。
-# 带宽总是针对某个工作集、某种次序而言：32 个线程从 32 个地方读，搬运的字节就是请求的 8 倍。
+# 一步的最短时间，是“字节数 / 带宽”和“FLOP / 算力”中较大的那个：Llama-3.1-8B、4,096 个 token，在 A100 上是 7.62 毫秒，其中计算只需要 0.055 毫秒。
+# 权重由整个 batch 共读一次，所以 16 位时，H200 上约 206 条序列就能让权重部分到达拐点；缓存则是每条序列各读一份，batch 再大，注意力的算术强度也不变，4,096 个 token 时整步最终只有 32 FLOP/字节。
+# 缓存为 16 位时，注意力每字节做的 FLOP 是：MHA 为 1，GQA 等于组的大小（Llama-3.1-8B 是 4），矩阵吸收后的 MLA 超过 200。
+# 说带宽，必须同时说清工作集和读取的次序：32 个线程从 32 个地方读，请求的是 128 字节，搬运的却是 1,024 字节。
 #
 # ## 自我检查
 #
@@ -797,39 +839,22 @@ explain("cache_and_batch")
 # %% key="explain_thread"
 explain("contiguous_per_thread")
 
-# %% [markdown] key="wild" lang="en"
-# ## In the wild
-#
-# - In [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607) a user of Whisper on an A10G saw 90 % GPU utilization and under 25 % of the tensor cores; half a year later the issue was closed without an answer. *The floor of a step* has it.
-# - [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4) measured 3,868 GB/s on an RTX 4090 and, on an A800, 1,727 GB/s, below the data sheet's 1,935. (The A800's L2 is 40 MB in two halves, and 32 MiB don't fit in one half: a likely reason, but we have not measured it.)
-# - [ferrox #133](https://github.com/antonellof/ferrox/issues/133) reached 5.3 % of a card's bandwidth where llama.cpp reached 60.4 %, because each of 32 neighbouring threads read at the beginning of a block of its own. Its first coalesced kernel brought 5.2 % ([PR #144](https://github.com/antonellof/ferrox/pull/144)), and with those of the feed-forward layers one model went from 32.85 to 100.90 tokens a second ([PR #146](https://github.com/antonellof/ferrox/pull/146)).
-# - [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) is the run with 40 query heads and 40 KV heads. [FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) counts with the 865 TFLOP/s that its H800 keeps up, not with its 990, and calls MLA's attention compute-bound.
-# - A reader of a textbook [objected](https://github.com/chiphuyen/aie-book/issues/7) that 700 of 2,000 GB/s is 35 % and not 70 %. The 70 % is right: it is the 700 that has lost the 2 bytes.
-# %% [markdown] key="wild" lang="zh" src="f63f7fc7"
-# ## 实战现场
-#
-# - [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607)：一位用户在 A10G 上跑 Whisper，GPU 利用率约 90%，Tensor Core 利用率却不到 25%；半年后，该 issue 在没有答案的情况下关闭。答案见“一步的下限”。
-# - [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4)：RTX 4090 上测得 3,868 GB/s；同一个脚本在 A800 上测得 1,727 GB/s，低于标称的 1,935。（A800 的 L2 共 40 MB，分成两半，一半放不下 32 MiB：原因很可能在这里，不过我们没有实测。）
-# - [ferrox #133](https://github.com/antonellof/ferrox/issues/133)：解码 kernel 只达到显卡带宽的 5.3%，而 llama.cpp 达到 60.4%，因为相邻的 32 个线程各自从自己那一块的开头读起。第一个合并访存的 kernel 带来 5.2%（[PR #144](https://github.com/antonellof/ferrox/pull/144)），前馈层的 kernel 也改好之后，有个模型从每秒 32.85 个 token 提高到 100.90 个（[PR #146](https://github.com/antonellof/ferrox/pull/146)）。
-# - [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) 就是 40 个 query 头、40 个 KV 头的那次测试。[FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) 按 H800 实际能维持的 865 TFLOP/s 计算，而不是标称的 990，于是把 MLA 的注意力算作计算受限。
-# - 一位读者给一本教材[指出](https://github.com/chiphuyen/aie-book/issues/7)：700 除以 2,000 GB/s 是 35%，不是 70%。其实 70% 没错，错的是 700：那 2 个字节漏乘了。
-
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The exercise notebook of this lesson asks for five functions:
+# In the exercise notebook of this lesson you write five functions:
 #
-# 1. `step_bytes`: what one step reads, sequences of different lengths.
-# 2. `attention_intensity`: FLOP per byte of cache, from heads and dtype.
+# 1. `step_bytes`: what one step reads when its sequences have different lengths.
+# 2. `attention_intensity`: FLOPs per byte of cache, from heads and dtype.
 # 3. `step_floor`: the least time of a step, and which side it waits for.
-# 4. `batch_at_ridge`: the first batch that is compute-bound, if there is one.
+# 4. `batch_at_ridge`: the smallest batch that is compute-bound, if there is one.
 # 5. `sectors`: how many sectors of memory one warp's request touches.
-# %% [markdown] key="exercises" lang="zh" src="19edc6ba"
+# %% [markdown] key="exercises" lang="zh" src="cad90e7a"
 # ## 练习
 #
-# 本课的练习 notebook 要你写五个函数：
+# 在本课的练习 notebook 里，你要写五个函数：
 #
-# 1. `step_bytes`：一步读多少字节，各序列长度不同。
+# 1. `step_bytes`：各序列长度不同时，一步读多少字节。
 # 2. `attention_intensity`：由头数和数据类型算出每字节缓存的 FLOP。
 # 3. `step_floor`：一步的最短时间，以及在等哪一方。
 # 4. `batch_at_ridge`：最先变成计算受限的 batch，如果有的话。
@@ -840,10 +865,10 @@ explain("contiguous_per_thread")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | `nvidia-smi` says 100 %, tokens come slowly | `decode_work(model, batch, context).num_bytes / seconds_per_step / 1e9`: the GB/s that you reach. Near the card's figure, the GPU waits for memory and only fewer bytes help; far below it, look at the kernels and at the gaps between them |
+# | `nvidia-smi` says 100 %, tokens come slowly | `decode_work(model, batch, context).num_bytes / seconds_per_step / 1e9`: the GB/s that you reach. Near the card's figure, the GPU waits for memory and only fewer bytes help. Far below it, look at the kernels and at the gaps between them |
 # | I measure more GB/s than the data sheet says | `levels(bandwidth_curve(), cache_sizes())`: the level that your working set lies in |
 # | my kernel reaches a few percent of the bandwidth | `index_order(...)[:32]`, or the 32 addresses of one warp of yours: count the sectors (exercise 04.5) |
-# %% [markdown] key="stuck" lang="zh" src="1db4a5f0"
+# %% [markdown] key="stuck" lang="zh" src="3b46ecb4"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
@@ -852,13 +877,30 @@ explain("contiguous_per_thread")
 # | 测得的 GB/s 比标称还高 | `levels(bandwidth_curve(), cache_sizes())`：看工作集落在哪一层 |
 # | 我的 kernel 只达到带宽的百分之几 | `index_order(...)[:32]`，或者你自己一个 warp 的 32 个地址：数一数扇区（练习 04.5） |
 
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607) a user of Whisper on an A10G saw 90 % GPU utilization and under 25 % of the tensor cores; half a year later the issue was closed without an answer. *The floor of a step* explains both numbers.
+# - [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4) measured 3,868 GB/s on an RTX 4090 and, on an A800, 1,727 GB/s, below the data sheet's 1,935. (The A800's L2 is 40 MB in two halves, and 32 MiB don't fit in one half: a likely reason, but we have not measured it.)
+# - [ferrox #133](https://github.com/antonellof/ferrox/issues/133) reached 5.3 % of a card's bandwidth where llama.cpp reached 60.4 %, because each of 32 neighbouring threads read at the beginning of a block of its own. Its first coalesced kernel brought 5.2 % ([PR #144](https://github.com/antonellof/ferrox/pull/144)), and with those of the feed-forward layers one model went from 32.85 to 100.90 tokens a second ([PR #146](https://github.com/antonellof/ferrox/pull/146)).
+# - [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) is the run with 40 query heads and 40 KV heads. [FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) calculates with the 865 TFLOP/s that its H800 keeps up, not with its 990, and calls MLA's attention compute-bound.
+# - A reader of a textbook [objected](https://github.com/chiphuyen/aie-book/issues/7) that 700 of 2,000 GB/s is 35 % and not 70 %. The 70 % is right: the 700 has lost the 2 bytes of a parameter.
+# %% [markdown] key="wild" lang="zh" src="4e037334"
+# ## 实战现场
+#
+# - [TensorRT-LLM #1607](https://github.com/NVIDIA/TensorRT-LLM/issues/1607)：一位用户在 A10G 上跑 Whisper，GPU 利用率约 90%，Tensor Core 利用率却不到 25%；半年后，该 issue 在没有答案的情况下关闭。这两个数字为什么同时出现，“一步的下限”一节已经说明。
+# - [transformers-benchmarks #4](https://github.com/mli/transformers-benchmarks/issues/4)：RTX 4090 上测得 3,868 GB/s；同一个脚本在 A800 上测得 1,727 GB/s，低于标称的 1,935。（A800 的 L2 共 40 MB，分成两半，一半放不下 32 MiB：原因很可能在这里，不过我们没有实测。）
+# - [ferrox #133](https://github.com/antonellof/ferrox/issues/133)：解码 kernel 只达到显卡带宽的 5.3%，而 llama.cpp 达到 60.4%，因为相邻的 32 个线程各自从自己那一块的开头读起。第一个合并访存的 kernel 带来 5.2%（[PR #144](https://github.com/antonellof/ferrox/pull/144)），前馈层的 kernel 也改好之后，有个模型从每秒 32.85 个 token 提高到 100.90 个（[PR #146](https://github.com/antonellof/ferrox/pull/146)）。
+# - [flashinfer #520](https://github.com/flashinfer-ai/flashinfer/issues/520) 就是 40 个 query 头、40 个 KV 头的那次测试。[FlashMLA](https://github.com/deepseek-ai/FlashMLA/blob/main/docs/20250422-new-kernel-deep-dive.md) 按 H800 实际能维持的 865 TFLOP/s 计算，而不是标称的 990，于是把 MLA 的注意力算作计算受限。
+# - 一位读者给一本教材[指出](https://github.com/chiphuyen/aie-book/issues/7)：700 除以 2,000 GB/s 是 35%，不是 70%。其实 70% 没错，错的是 700：每个参数的 2 个字节漏乘了。
+
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# You know what a step costs to read, and that the cache is the part that no batch makes cheaper.
-# [Lesson 05](05_owned_and_borrowed.ipynb) asks who owns these bytes while they are being read, and who may free them.
-# %% [markdown] key="next" lang="zh" src="4bbf1be9"
+# You know what a step has to read, and that a larger batch makes the weights cheaper but not the cache.
+# [Lesson 05](05_owned_and_borrowed.ipynb) asks which tensor owns these bytes while they are being read, and when they may be freed.
+# %% [markdown] key="next" lang="zh" src="68cebeb9"
 # ## 下一课
 #
-# 现在你知道一步要读多少，也知道缓存这一部分不会因为 batch 变大而变便宜。
-# [第 05 课](05_owned_and_borrowed.ipynb)接着问：这些字节在被读取的时候归谁所有，谁可以释放它们。
+# 现在你知道一步要读多少字节，也知道增大 batch 只能摊薄权重，摊不薄缓存。
+# [第 05 课](05_owned_and_borrowed.ipynb)接着问：这些字节正在被读取时，归哪个张量所有，什么时候可以释放。

@@ -15,7 +15,6 @@ from tests.course.mutants import assert_exercise, assert_prediction, assert_ques
 LESSON: Lesson = find_lesson("04")
 EXERCISES = {exercise.id: exercise for exercise in LESSON.exercises}
 REFERENCES = {exercise.name: exercise.reference for exercise in LESSON.exercises}
-NAMES = {"decode_work": decode_work, "find_gpu": find_gpu, "gpu_roof": gpu_roof}
 
 
 def step_in_a_loop(weight_bytes, token_bytes, lengths):
@@ -109,7 +108,7 @@ def test_sectors():
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
 def test_prediction(prediction):
-    assert_prediction(prediction, "04", NAMES)
+    assert_prediction(prediction, "04")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)

@@ -9,18 +9,36 @@ from minikv.plan.roofline import Roof, decode_work, gpu_roof
 MODEL = "Llama-3.1-8B"
 
 
-def floor_ms(gpu: str, context: int, gb_s: float) -> float:
-    return decode_work(MODEL, 1, context).num_bytes / gb_s / 1e6
+def sizes() -> dict:
+    """Return what a step of ``MODEL`` reads: its weights, and K and V of one cached token, in bytes."""
+    work = decode_work(MODEL, 1, 1)
+    return {"weights": work.weight_bytes, "token_bytes": work.cache_bytes}
 
 
 def draw_floor(rng) -> dict:
     gpu, context = rng.choice(["RTX 4090", "L4", "A100 SXM 80GB"]), rng.choice([1024, 4096])
-    return {"gpu": gpu, "context": context, "gb_s": find_gpu(gpu).bandwidth_gb_s}
+    return {"gpu": gpu, "context": context, "gb_s": find_gpu(gpu).bandwidth_gb_s, **sizes()}
+
+
+def floor_ms(context: int, gb_s: float, **drawn) -> float:
+    return decode_work(MODEL, 1, context).num_bytes / gb_s / 1e6
 
 
 def draw_card(rng) -> dict:
-    roof = gpu_roof(find_gpu(rng.choice(["H200", "H100 SXM", "A100 SXM 80GB"])))
-    return {"gpu": roof.name, "gb_s": roof.bandwidth_gb_s, "tflops": roof.tflops}
+    roof, work = (
+        gpu_roof(find_gpu(rng.choice(["H200", "H100 SXM", "A100 SXM 80GB"]))),
+        decode_work(MODEL, 1, 4096),
+    )
+    card = {"gpu": roof.name, "gb_s": roof.bandwidth_gb_s, "tflops": roof.tflops}
+    return {**card, "flops": work.flops, "num_bytes": work.num_bytes}
+
+
+def used_flops(gpu: str, gb_s: float, tflops: float, **drawn) -> float:
+    return 1000 * decode_work(MODEL, 1, 4096).intensity / Roof(gpu, gb_s, tflops).ridge
+
+
+def batch_gain(context: int, **drawn) -> float:
+    return 64 * decode_work(MODEL, 1, context).num_bytes / decode_work(MODEL, 64, context).num_bytes
 
 
 def draw_group(rng) -> dict:
@@ -36,7 +54,7 @@ LESSON = Lesson(
         Prediction(
             "floor",
             draw_floor,
-            how="decode_work('Llama-3.1-8B', 1, {context}).num_bytes / find_gpu({gpu!r}).bandwidth_gb_s / 1e6",
+            how="({weights:_} + {context} * {token_bytes:_}) / ({gb_s} * 1e9) * 1e3",
             unit="ms",
             answer=floor_ms,
             tolerance=1.25,
@@ -44,11 +62,9 @@ LESSON = Lesson(
         Prediction(
             "used_flops",
             draw_card,
-            how="1000 * decode_work('Llama-3.1-8B', 1, 4096).intensity / gpu_roof(find_gpu({gpu!r})).ridge",
+            how="1000 * ({flops:_} / {num_bytes:_}) / ({tflops} * 1000 / {gb_s})",
             unit="FLOP",
-            answer=lambda gpu, gb_s, tflops: (
-                1000 * decode_work(MODEL, 1, 4096).intensity / Roof(gpu, gb_s, tflops).ridge
-            ),
+            answer=used_flops,
             tolerance=1.5,
         ),
         Prediction(
@@ -60,19 +76,17 @@ LESSON = Lesson(
         ),
         Prediction(
             "batch_gain",
-            lambda rng: {"context": rng.choice([1024, 4096, 16384])},
-            how="64 * decode_work('Llama-3.1-8B', 1, {context}).num_bytes"
-            " / decode_work('Llama-3.1-8B', 64, {context}).num_bytes",
+            lambda rng: {"context": rng.choice([1024, 4096, 16384]), **sizes()},
+            how="64 * ({weights:_} + {context} * {token_bytes:_})"
+            " / ({weights:_} + 64 * {context} * {token_bytes:_})",
             unit="times",
-            answer=lambda context: (
-                64 * decode_work(MODEL, 1, context).num_bytes / decode_work(MODEL, 64, context).num_bytes
-            ),
+            answer=batch_gain,
             tolerance=1.25,
         ),
         Prediction(
             "group",
             draw_group,
-            how="decode_work({model!r}, 8, 4096).attention_intensity",
+            how="{heads} / {kv_heads}",
             unit="FLOP/byte",
             answer=lambda model, heads, kv_heads: decode_work(model, 8, 4096).attention_intensity,
         ),
