@@ -133,7 +133,7 @@ def test_live_bytes():
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
 def test_prediction(prediction):
-    assert_prediction(prediction, "05", {"torch": torch, "arena_bytes": arena_bytes})
+    assert_prediction(prediction, "05")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)

@@ -10,7 +10,18 @@ from minikv.memory.arena import arena_bytes
 from minikv.memory.ownership import ownership
 
 
-def _arena_size(vocab: int, tokens: int) -> int:
+def _draw_arena(rng) -> dict[str, int]:
+    """Draw two sizes, and compute the bytes that fill the first two loans up to a multiple of 256."""
+    vocab, tokens = rng.choice([1001, 2003, 5003]), rng.choice([33, 70, 100])
+    return {
+        "vocab": vocab,
+        "tokens": tokens,
+        "after_logits": -4 * vocab * 4 % 256,
+        "after_slots": -tokens * 8 % 256,
+    }
+
+
+def _arena_size(vocab: int, tokens: int, **padding) -> int:
     requests = [((4, vocab), torch.float32), ((tokens,), torch.int64), ((4, 63), torch.int32)]
     return arena_bytes(requests, align=256)
 
@@ -21,7 +32,7 @@ LESSON = Lesson(
         Prediction(
             "ten_percent",
             lambda rng: {"rows": rng.choice([200, 500, 800])},
-            how="torch.empty({rows}, 1000)[:{rows} // 10].untyped_storage().nbytes()",
+            how="{rows} * 1000 * 4",
             unit="bytes",
             answer=lambda rows: ownership(torch.empty(rows, 1000)[: rows // 10]).storage_bytes,
         ),
@@ -35,14 +46,14 @@ LESSON = Lesson(
         Prediction(
             "expanded",
             lambda rng: {"copies": rng.choice([32, 500, 4096])},
-            how="torch.zeros(1, 1024).expand({copies}, 1024).untyped_storage().nbytes()",
+            how="1024 * 4",
             unit="bytes",
             answer=lambda copies: ownership(torch.zeros(1, 1024).expand(copies, 1024)).storage_bytes,
         ),
         Prediction(
             "arena_size",
-            lambda rng: {"vocab": rng.choice([1001, 2003, 5003]), "tokens": rng.choice([33, 70, 100])},
-            how="arena_bytes([((4, {vocab}), torch.float32), (({tokens},), torch.int64), ((4, 63), torch.int32)])",
+            _draw_arena,
+            how="(4 * {vocab} * 4 + {after_logits}) + ({tokens} * 8 + {after_slots}) + 4 * 63 * 4",
             unit="bytes",
             answer=_arena_size,
         ),
