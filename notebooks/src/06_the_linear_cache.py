@@ -18,17 +18,17 @@
 # ## The question
 #
 # A KV cache gains one token in every step.
-# The obvious way to store it is `torch.cat`: join the old tensor and the new token.
+# The obvious way to store it is `torch.cat`, which joins the old tensor and the new token.
 # The other way is to make one tensor at the start, with room for `max_seq` tokens in every row. That is a **linear cache**, the simplest one there is.
 #
-# **What does the empty room cost, what does it buy, and how does the cache know which of its places are taken?**
+# **What does the empty room cost, what do you get for it, and how does the cache know which places are taken?**
 #
-# Both ways, with the real bytes of Qwen3-0.6B: a prompt of five tokens, then five steps.
-# %% [markdown] key="question" lang="zh" src="9fbfddf7"
+# Here are both ways, with the real bytes of Qwen3-0.6B: a prompt of five tokens, then five steps.
+# %% [markdown] key="question" lang="zh" src="2e4daf5a"
 # ## 问题
 #
 # KV 缓存每一步都会多一个 token。
-# 最容易想到的存法是 `torch.cat`：把旧张量和新 token 拼在一起。
+# 最容易想到的存法是 `torch.cat`：把旧张量和新 token 拼成一个新张量。
 # 另一种存法是启动时就建好一个张量，每一行都留出 `max_seq` 个 token 的位置。这就是**线性缓存**，也是最简单的缓存。
 #
 # **空着的位置要花多少显存？换来了什么？缓存又怎样知道哪些位置已经有 token？**
@@ -68,7 +68,7 @@ for num_new in (5, 1, 1, 1, 1, 1):
 show(growing(steps, cache.max_seq, "zh"))
 
 # %% [markdown] key="able" lang="en"
-# To hold 1.1 MB after six steps, `torch.cat` has copied 4.0 MB. The linear cache has copied nothing, and two of its twelve places are still empty.
+# After six steps both hold 1.1 MB, but `torch.cat` has copied 4.0 MB on the way. The linear cache has copied nothing. Its price is that two of its twelve places are still empty.
 #
 # After this lesson you can:
 #
@@ -76,13 +76,15 @@ show(growing(steps, cache.max_seq, "zh"))
 # - **keep count** of its tokens: when to move the lengths, and why there is one for each row;
 # - **compute** what the empty room costs, and choose between a linear and a paged cache.
 #
+# You need the bytes of a token ([lesson 02](02_how_many_bytes.ipynb)), and views and arenas ([lesson 05](05_owned_and_borrowed.ipynb)).
+#
 # ## What the empty room costs
 #
-# Qwen3.6-35B-A3B has 40 layers, 10 of them with attention.
-# An engine reserves room for `max_seq` tokens in each session, and a conversation uses 300 of them.
-# `slope` is what one more token costs in all layers together.
-# %% [markdown] key="able" lang="zh" src="5dbf4955"
-# 走完六步，缓存里有 1.1 MB，`torch.cat` 却一共复制了 4.0 MB。线性缓存一个字节也没有复制，12 个位置里还空着两个。
+# The room can cost far more than in the drawing. Qwen3.6-35B-A3B has 40 layers, 10 of them with attention.
+# Suppose that an engine reserves room for `max_seq` tokens in each session, and that a conversation uses 300 of them.
+# In the next cell, `slope` is what one more token costs in all layers together.
+# %% [markdown] key="able" lang="zh" src="e4815c22"
+# 走完六步，两种存法里都是 1.1 MB，但 `torch.cat` 一路上复制了 4.0 MB，线性缓存一个字节也没有复制。代价是 12 个位置里还空着两个。
 #
 # 学完本课，你能够：
 #
@@ -90,11 +92,13 @@ show(growing(steps, cache.max_seq, "zh"))
 # - **数清**缓存里的 token：什么时候改长度，为什么每行各有一个长度；
 # - **算出**空着的位置要花多少显存，并在线性缓存和分页缓存之间作出选择。
 #
+# 预备知识：一个 token 的字节数（[第 02 课](02_how_many_bytes.ipynb)）、视图和 arena（[第 05 课](05_owned_and_borrowed.ipynb)）。
+#
 # ## 空着的位置要花多少
 #
-# Qwen3.6-35B-A3B 有 40 层，其中 10 层是注意力层。
-# 引擎为每个会话预留 `max_seq` 个 token 的位置，而一段对话只用到 300 个。
-# `slope` 是再增加一个 token 时，所有层合计要多占的字节数。
+# 实际浪费的比例可以比图里大得多。例如 Qwen3.6-35B-A3B 有 40 层，其中 10 层是注意力层。
+# 假设引擎为每个会话预留 `max_seq` 个 token 的位置，而一段对话只用到 300 个。
+# 下一个单元格里的 `slope`，是再增加一个 token 时，所有层合计要多占的字节数。
 
 # %% key="answer" lang="en"
 from minikv.course import Table
@@ -128,37 +132,39 @@ predict("reserved", ...)
 #
 # $$[\,L,\ B,\ 2,\ H,\ S,\ D\,]$$
 #
-# | symbol | what it is | unit |
-# |---|---|---|
-# | $L$ | layers | layers |
-# | $B$ | batch: rows, one a sequence | sequences |
-# | $2$ | K at 0, V at 1 | |
-# | $H$ | KV heads | heads |
-# | $S$ | `max_seq`: room in each row | tokens |
-# | $D$ | `head_dim` | elements |
-# | $b$ | bytes an element (bf16: 2) | bytes |
+# | symbol | what it is | unit | value here |
+# |---|---|---|---|
+# | $L$ | layers | layers | 4 |
+# | $B$ | batch: rows, one for each sequence | sequences | 2 |
+# | $2$ | K at 0, V at 1 | | 2 |
+# | $H$ | KV heads | heads | 2 |
+# | $S$ | `max_seq`: room in each row | tokens | 256 |
+# | $D$ | `head_dim` | elements | 16 |
+# | $b$ | bytes of one element | bytes | float32: 4 |
 #
-# It takes $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ bytes, from the first moment, whatever it holds.
-# Compare [lesson 02](02_how_many_bytes.ipynb): the formula is the same, with room in place of tokens.
-# %% [markdown] key="layout" lang="zh" src="c775e884"
+# It takes $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ bytes from the first moment, however few tokens it holds.
+# With the numbers put in: $2 \cdot 4 \cdot 2 \cdot 2 \cdot 256 \cdot 16 \cdot 4 = 524{,}288$ B.
+# This is the formula of [lesson 02](02_how_many_bytes.ipynb), with room in place of tokens. We make that cache, look at its shape, and compare its bytes with the plan:
+# %% [markdown] key="layout" lang="zh" src="4b5db8ee"
 # ## 一个张量
 #
 # **线性缓存**就是一个六维张量：
 #
 # $$[\,L,\ B,\ 2,\ H,\ S,\ D\,]$$
 #
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $L$ | 层数 | 层 |
-# | $B$ | batch 的行数，一行一条序列 | 条 |
-# | $2$ | 0 是 K，1 是 V | |
-# | $H$ | KV 头数 | 头 |
-# | $S$ | `max_seq`：每行的位置数 | token |
-# | $D$ | 头维度（`head_dim`） | 元素 |
-# | $b$ | 每个元素的字节数（bf16 为 2） | 字节 |
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $L$ | 层数 | 层 | 4 |
+# | $B$ | batch 的行数，一行一条序列 | 条 | 2 |
+# | $2$ | 0 是 K，1 是 V | | 2 |
+# | $H$ | KV 头数 | 头 | 2 |
+# | $S$ | `max_seq`：每行的位置数 | token | 256 |
+# | $D$ | 头维度（`head_dim`） | 元素 | 16 |
+# | $b$ | 每个元素的字节数 | 字节 | float32：4 |
 #
 # 它从一开始就占 $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ 字节，与里面存了多少无关。
-# 对照[第 02 课](02_how_many_bytes.ipynb)：公式相同，只是把 token 数换成了位置数。
+# 代入数字：$2 \cdot 4 \cdot 2 \cdot 2 \cdot 256 \cdot 16 \cdot 4 = 524{,}288$ 字节。
+# 这就是[第 02 课](02_how_many_bytes.ipynb)的公式，只是把 token 数换成了位置数。下面建立这个缓存，看它的形状，再把它的字节数与计划对照：
 
 # %% key="make" lang="en"
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
@@ -191,21 +197,39 @@ bytes_of = f"{cache.nbytes:,} B = {spec.bytes_for(256, batch=2):,} B"
 Table(["维度", "大小", "步幅"], zip(names, tensor.shape, tensor.stride()), lines=[bytes_of])
 
 # %% [markdown] key="strides" lang="en"
-# The **stride** of a dimension is how many elements lie between two neighbours along it.
-# The last dimension has stride 1, and each stride is the one to its right times the size to its right.
-# So an element is found by one sum, without a table:
+# The **stride** of a dimension is the distance, in elements, between two neighbours along it.
+# The last dimension has stride 1. Each other stride is the one to its right times the size to its right: $16 = 1 \cdot 16$, then $4{,}096 = 16 \cdot 256$, and so on.
+# So you find an element with one sum, without looking anything up:
 #
 # $$\text{offset} = l \cdot s_L + r \cdot s_B + c \cdot s_2 + h \cdot s_H + p \cdot s_S + d$$
 #
-# $l$: layer, $r$: row, $c$: 0 for K and 1 for V, $h$: head, $p$: position of the token in its row, $d$: element in the head; $s$: the strides of the table above.
-# %% [markdown] key="strides" lang="zh" src="0735ce7b"
+# | symbol | what it is | value here | its stride |
+# |---|---|---|---|
+# | $l$ | layer | 3 | $s_L$ = 32,768 |
+# | $r$ | row | 1 | $s_B$ = 16,384 |
+# | $c$ | 0 for K, 1 for V | 0 | $s_2$ = 8,192 |
+# | $h$ | KV head | 1 | $s_H$ = 4,096 |
+# | $p$ | position of the token in its row | 149 | $s_S$ = 16 |
+# | $d$ | element in the head | 5 | 1 |
+#
+# With the numbers put in: $3 \cdot 32{,}768 + 1 \cdot 16{,}384 + 0 \cdot 8{,}192 + 1 \cdot 4{,}096 + 149 \cdot 16 + 5 = 121{,}173$.
+# %% [markdown] key="strides" lang="zh" src="d41bf411"
 # 某一维的**步幅（stride）**，是沿这一维相邻两项相距多少个元素。
-# 最后一维的步幅是 1；其余每一维的步幅，等于右边一维的步幅乘以右边一维的大小。
+# 最后一维的步幅是 1；其余每一维的步幅，等于右边一维的步幅乘以右边一维的大小，例如 $16 = 1 \cdot 16$，再左边是 $4{,}096 = 16 \cdot 256$，依此类推。
 # 所以找一个元素只要做一次求和，不需要查表：
 #
 # $$\text{offset} = l \cdot s_L + r \cdot s_B + c \cdot s_2 + h \cdot s_H + p \cdot s_S + d$$
 #
-# $l$：层，$r$：行，$c$：K 为 0、V 为 1，$h$：头，$p$：token 在行内的位置，$d$：头内的元素；$s$ 是上表中的步幅。
+# | 符号 | 含义 | 本例取值 | 对应的步幅 |
+# |---|---|---|---|
+# | $l$ | 层 | 3 | $s_L$ = 32,768 |
+# | $r$ | 行 | 1 | $s_B$ = 16,384 |
+# | $c$ | K 为 0，V 为 1 | 0 | $s_2$ = 8,192 |
+# | $h$ | KV 头 | 1 | $s_H$ = 4,096 |
+# | $p$ | token 在行内的位置 | 149 | $s_S$ = 16 |
+# | $d$ | 头内的元素 | 5 | 1 |
+#
+# 代入数字：$3 \cdot 32{,}768 + 1 \cdot 16{,}384 + 0 \cdot 8{,}192 + 1 \cdot 4{,}096 + 149 \cdot 16 + 5 = 121{,}173$。
 
 # %% key="predict_stride"
 predict("layer_to_layer", ...)
@@ -233,29 +257,31 @@ for name, view in zip("kv", cache.layer(3)):
 Table(["是什么", "离起点的元素数", ""], rows)
 
 # %% [markdown] key="views" lang="en"
-# The cache borrowed its tensor from an arena ([lesson 05](05_owned_and_borrowed.ipynb)), and `layer(3)` copied nothing: K and V of a layer are **views**, a starting point and strides.
+# The cell wrote a 7 at the six indices and found it at that offset.
+# The cache borrowed its tensor from an arena ([lesson 05](05_owned_and_borrowed.ipynb)). `layer(3)` copied nothing, because K and V of a layer are **views**: a starting point and strides.
 #
 # ### K and V in memory
 #
 # K and V are stored apart because attention reads them at different times, for different sums.
-# With K it computes one dot product over `head_dim` for each token, which is one score a token.
-# With V it computes one weighted sum over the tokens, in every element.
+# With K it computes one dot product over `head_dim` for each token, which gives one score a token.
+# With V it computes a weighted sum over the tokens, once for each element.
 # Their widths may differ ([lesson 03](03_the_2_86x_mistake.ipynb)), and so may their scales ([lesson 13](13_half_the_bytes.ipynb)).
 #
-# In which order they lie is a choice. Below are three layouts of four tokens, two heads and 16 elements a head.
-# The first is ours. The second is that of our paged cache, in which neighbours are the heads of one token. The third puts K and V of a head side by side.
-# %% [markdown] key="views" lang="zh" src="5cd4824e"
-# 缓存的张量借自一个 arena（[第 05 课](05_owned_and_borrowed.ipynb)）；`layer(3)` 没有复制任何东西：一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
+# Engines choose in which order they lie. Below are three layouts of four tokens, two heads and 16 elements a head.
+# The first is ours. The second is that of our paged cache, where the heads of one token are neighbours. The third puts K and V of a head side by side.
+# %% [markdown] key="views" lang="zh" src="c08e19b1"
+# 单元格按六个下标写入 7，在这个偏移处读到的正是 7。
+# 缓存的张量借自一个 arena（[第 05 课](05_owned_and_borrowed.ipynb)）。`layer(3)` 没有复制任何东西，因为一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
 #
 # ### K 和 V 在内存里怎样排列
 #
-# K 和 V 分开存放，因为注意力在不同的时候读它们，做的求和也不同。
-# 读 K 时，对每个 token 沿 `head_dim` 做一次点积，所以每个 token 得到一个分数。
+# K 和 V 分开存放，是因为注意力在不同的时候读它们，做的求和也不同。
+# 读 K 时，对每个 token 沿 `head_dim` 做一次点积，每个 token 得到一个分数。
 # 读 V 时，对每个元素沿 token 做一次加权求和。
 # 两者的宽度可以不同（[第 03 课](03_the_2_86x_mistake.ipynb)），量化的缩放因子也可以不同（[第 13 课](13_half_the_bytes.ipynb)）。
 #
-# 它们按什么顺序排列，可以选择。下面是 4 个 token、2 个头、每头 16 个元素的三种布局。
-# 第一种是线性缓存的。第二种是我们的分页缓存的，相邻的是同一个 token 的各个头。第三种把一个头的 K 和 V 放在一起。
+# 按什么顺序排列，各个引擎有不同的选择。下面是 4 个 token、2 个头、每头 16 个元素的三种布局。
+# 第一种是线性缓存的。第二种是我们的分页缓存的，同一个 token 的各个头相邻。第三种把一个头的 K 和 V 放在一起。
 
 # %% key="layouts"
 from minikv.cache import PagedKVCache
@@ -273,39 +299,54 @@ layouts = {
 show(kv_layouts(layouts, t("lang")))
 
 # %% [markdown] key="layouts_read" lang="en"
-# In our linear cache all the keys of one head are one piece. That reads well: attention walks along a head, and the next address is always the next one. A new token costs four writes here, one for each head of K and of V.
-# In the paged cache it is the other way round: a token is written in two pieces, and a head's keys lie 32 elements apart.
+# The three layouts hold the same 256 elements. They differ only in their strides:
 #
-# A kernel must be told the strides. With those of another layout it reads V where it expects K, and no error is raised ([lesson 10](10_kernels.ipynb)).
-# %% [markdown] key="layouts_read" lang="zh" src="d7d17d87"
-# 在线性缓存里，一个头的所有 key 连成一段。这样读起来最顺：注意力沿着一个头往下读，下一个地址总是紧挨着上一个。代价是写一个新 token 要写四处：K 和 V 的每个头各一处。
+# | distance in elements | linear | paged | side by side |
+# |---|---|---|---|
+# | from a token to the next, in one head | 16 | 32 | 64 |
+# | from a head to the next, in one token | 64 | 16 | 32 |
+# | from K to V of one token and head | 128 | 128 | 16 |
+#
+# In our linear cache all the keys of one head form one piece. Attention walks along a head, so each address that it reads follows the one before. A new token costs four writes here, one for each head of K and of V.
+# In the paged cache it is the other way round: a token is written in two pieces, but the keys of a head lie 32 elements apart.
+#
+# You have to tell a kernel these strides. If it gets those of another layout, it reads V where it expects K, and no error is raised ([lesson 10](10_kernels.ipynb)).
+# %% [markdown] key="layouts_read" lang="zh" src="2a347f64"
+# 三种布局存的是同样的 256 个元素，区别只在步幅：
+#
+# | 相距多少个元素 | 线性 | 分页 | K、V 相邻 |
+# |---|---|---|---|
+# | 同一个头，从一个 token 到下一个 | 16 | 32 | 64 |
+# | 同一个 token，从一个头到下一个 | 64 | 16 | 32 |
+# | 同一个 token 和头，从 K 到 V | 128 | 128 | 16 |
+#
+# 在线性缓存里，一个头的所有 key 连成一段。注意力沿着一个头往下读，下一个地址总是紧挨着上一个，所以读起来最顺。代价是写一个新 token 要写四处：K 和 V 的每个头各一处。
 # 分页缓存正好相反：一个 token 只写两处，但一个头的相邻两个 key 相距 32 个元素。
 #
-# 所以必须把步幅告诉 kernel。如果用了另一种布局的步幅，它会在本该是 K 的地方读到 V，而且不会报错（[第 10 课](10_kernels.ipynb)）。
+# 因此必须把步幅告诉 kernel。如果给的是另一种布局的步幅，它会在本该是 K 的地方读到 V，而且不会报错（[第 10 课](10_kernels.ipynb)）。
 
 # %% [markdown] key="lengths" lang="en"
 # ## When the lengths move
 #
-# The tensor does not say which of its places are taken.
-# One number a row does: `lengths`, kept on the device, where a kernel can read it.
-# Three operations are all there is.
+# The tensor itself doesn't know which of its places are taken.
+# The cache keeps one number for each row, `lengths`. It lies on the device, where a kernel can read it.
+# There are only three operations:
 #
 # | operation | what it does | lengths |
 # |---|---|---|
 # | `write(layer, k, v)` | puts the new tokens of every row behind that row's length | stay |
-# | `commit(increments)` | counts them: one number a row | move, once a step |
-# | `reset(rows)` | begins rows anew; no byte is touched | become 0 |
+# | `commit(increments)` | counts them: one number for each row | move, once a step |
+# | `reset(rows)` | starts rows again; no byte is touched | become 0 |
 #
-# A step writes every layer at the *same* lengths.
-# That is why writing and counting are two operations: after layer 0 the step is not over.
+# In a step, every layer has to write at the *same* lengths. After layer 0 the step isn't over, so writing can't move the lengths. This is why counting is an operation of its own.
 #
-# We let a small model generate, and put what it computes into our cache as well.
-# %% [markdown] key="lengths" lang="zh" src="01ef9a61"
+# Next we let a small model generate, and put the K and V that it computes into our cache as well.
+# %% [markdown] key="lengths" lang="zh" src="d1b2b873"
 # ## 长度什么时候改
 #
 # 张量本身不知道哪些位置已经有内容。
-# 记录这一点的是 `lengths`，每行一个数。它放在设备上，kernel 可以直接读。
-# 操作一共只有三个。
+# 缓存为每一行记一个数，合起来就是 `lengths`。它放在设备上，kernel 可以直接读。
+# 操作一共只有三个：
 #
 # | 操作 | 作用 | lengths |
 # |---|---|---|
@@ -313,8 +354,7 @@ show(kv_layouts(layouts, t("lang")))
 # | `commit(increments)` | 计数：每行给一个增量 | 每步改一次 |
 # | `reset(rows)` | 让这些行重新开始，不动任何字节 | 归零 |
 #
-# 一步之内，每一层都要按**同样的**长度写入。
-# 所以写入和计数是两个操作：写完第 0 层，这一步还没有结束。
+# 一步之内，每一层都要按**同样的**长度写入。写完第 0 层，这一步还没有结束，所以写入时不能改长度。计数因此成为单独的操作。
 #
 # 下面让一个小模型生成文本，并把它算出的 K 和 V 同时存进我们的缓存。
 
@@ -335,13 +375,13 @@ def step(tokens):
     return logits[:, -1:].argmax(-1)
 
 # %% [markdown] key="growth_words" lang="en"
-# First one token, then the other 99 of the prompt, then fifty steps of one token: 1, 100, 150.
-# Beside our cache stands `DynamicCache`, which makes a new, larger tensor in every step.
-# Before you run it: `max_seq` is 256. What part of our cache is in use at 100 tokens, and which of the three columns of bytes stays the same?
-# %% [markdown] key="growth_words" lang="zh" src="163d9745"
-# 先送 1 个 token，再送提示词余下的 99 个，然后解码 50 步，每步 1 个：1、100、150。
-# 与我们的缓存对照的是 `DynamicCache`，它每一步都要生成一个更大的新张量。
-# 运行之前先想：`max_seq` 是 256，有 100 个 token 时，我们的缓存用了几成？三列字节数里，哪一列始终不变？
+# The lengths go through 1, 100 and 150: first one token, then the other 99 of the prompt, then fifty steps of one token each.
+# For comparison we fill a `DynamicCache`, the default cache of transformers, which makes a new, larger tensor in every step.
+# Before you run the cell: `max_seq` is 256. What share of our cache is in use at 100 tokens, and which of the three columns of bytes stays the same?
+# %% [markdown] key="growth_words" lang="zh" src="095f5b56"
+# 长度依次是 1、100、150：先送 1 个 token，再送提示词余下的 99 个，然后解码 50 步，每步 1 个。
+# 用来对照的是 transformers 默认的 `DynamicCache`，它每一步都要生成一个更大的新张量。
+# 运行之前先想一想：`max_seq` 是 256，有 100 个 token 时，我们的缓存用了几成？三列字节数里，哪一列始终不变？
 
 # %% key="growth" lang="en"
 token, rows = prompt[:, :1], []
@@ -373,19 +413,19 @@ all(
 )
 
 # %% [markdown] key="growth_read" lang="en"
-# `True`: K and V of all 4 layers and both rows are the same numbers, bit for bit, and the linear cache's bytes never changed.
-# `DynamicCache` holds only what is needed, and paid for it with a new tensor and a copy of the old one in every step and layer; [lesson 07](07_allocate_once.ipynb) measures that.
+# `True` means that K and V of all 4 layers and both rows are the same numbers, bit for bit. The bytes of the linear cache never changed.
+# `DynamicCache` holds only what is needed. In return it makes a new tensor and copies the old one, in every step and every layer. [Lesson 07](07_allocate_once.ipynb) measures what that costs.
 #
-# Count the generated tokens: the forward over the prompt chose the first, and each of the fifty steps chose one more.
-# That makes 51, while the cache grew by 50: the last token has been chosen, but no forward has read it, so it has no K and V yet.
+# Now count the generated tokens. The forward over the prompt chose the first, and each of the fifty steps chose one more, so there are 51.
+# But the cache grew by 50, because no forward has read the last token yet: it has no K and V.
 #
-# When a sequence ends, its row is free for the next one.
-# %% [markdown] key="growth_read" lang="zh" src="77ad28ed"
-# 结果是 `True`：全部 4 层、两行的 K 和 V 都与 `DynamicCache` 逐位相同，而线性缓存占用的字节数从未变过。
-# `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去；[第 07 课](07_allocate_once.ipynb)会测量这个代价。
+# When a sequence ends, the next one can have its row.
+# %% [markdown] key="growth_read" lang="zh" src="c8071a11"
+# 结果是 `True`，也就是说，全部 4 层、两行的 K 和 V 都与 `DynamicCache` 逐位相同；而线性缓存占用的字节数从未变过。
+# `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去。[第 07 课](07_allocate_once.ipynb)会测量这个代价。
 #
-# 数一数生成的 token：送完提示词时选出第一个，之后 50 步每步再选一个。
-# 一共 51 个，而缓存只增加了 50 个：最后一个已经选出，但还没有送进模型，所以还没有自己的 K 和 V。
+# 再数一数生成的 token：送完提示词时选出第一个，之后 50 步每步再选一个，一共 51 个。
+# 但缓存只增加了 50 个，因为最后一个还没有送进模型，所以还没有自己的 K 和 V。
 #
 # 一条序列结束后，它的那一行就可以给下一条用。
 
@@ -394,29 +434,49 @@ cache.reset(rows=[1])
 cache.lengths.tolist(), cache.nbytes, bool(cache.layer(0)[0][1].any())
 
 # %% [markdown] key="reset_read" lang="en"
-# The length of row 1 is 0 and the bytes are those of before. `True` says that the old numbers still stand in row 1: `reset` only forgets them, and the next sequence writes over them.
-# %% [markdown] key="reset_read" lang="zh" src="e3316bc7"
-# 第 1 行的长度归零，字节数不变。`True` 表示旧的数还留在第 1 行：`reset` 只是不再计数，下一条序列会把它们覆盖掉。
+# Row 1 has length 0 now, and the cache takes as many bytes as before. `True` says that the old numbers still stand in row 1. `reset` only forgets them, and the next sequence writes over them.
+# %% [markdown] key="reset_read" lang="zh" src="63009b8f"
+# 第 1 行的长度归零，缓存占用的字节数不变。`True` 表示旧的数还留在第 1 行：`reset` 只是不再计数，下一条序列会把它们覆盖掉。
 
 # %% [markdown] key="waste" lang="en"
 # ## Rows of different length
 #
-# Real requests differ in length, and every row reserves the same room.
-# A **paged cache** reserves blocks of $P$ tokens as a row grows; the row's last block is partly empty, and that is all it wastes.
-# With $n_r$ tokens in row $r$ and $t$ bytes a token in all layers:
+# Real requests have different lengths, and in a linear cache every row reserves the same room.
+# A **paged cache** instead gives a row blocks of $P$ tokens as it grows. Only the last block of a row can be partly empty.
+# This is what the two waste:
 #
 # $$\text{linear} = \Big(B \cdot S - \sum_r n_r\Big)\, t \qquad \text{paged} = \sum_r \Big(\Big\lceil \frac{n_r}{P} \Big\rceil P - n_r\Big)\, t$$
 #
-# Both are **internal fragmentation**: memory that is given to a row and holds nothing.
-# The first grows with `max_seq`, the second stays below one block a row.
-# %% [markdown] key="waste" lang="zh" src="d626c8ce"
+# | symbol | what it is | unit | value here |
+# |---|---|---|---|
+# | $B$ | rows | rows | 4 |
+# | $S$ | `max_seq` | tokens | 1,024 |
+# | $n_r$ | tokens in row $r$ | tokens | 150, 40, 700, 12 |
+# | $P$ | `block_size` | tokens | 16 |
+# | $t$ | one token in all layers | bytes | 1,024 |
+#
+# With the numbers put in: linear is $(4 \cdot 1{,}024 - 902) \cdot 1{,}024 = 3{,}270{,}656$ B, paged is $(10 + 8 + 4 + 4) \cdot 1{,}024 = 26{,}624$ B.
+#
+# Both are **internal fragmentation**: memory that a row has and doesn't fill.
+# The first grows with `max_seq`. The second stays below one block for each row.
+# %% [markdown] key="waste" lang="zh" src="a5ef44b8"
 # ## 长短不一的行
 #
-# 实际请求有长有短，而每一行预留的位置一样多。
-# **分页缓存**随着一行变长，逐个分配可存 $P$ 个 token 的块；只有最后一块没有填满，浪费也仅限于此。
-# 设第 $r$ 行有 $n_r$ 个 token，一个 token 在所有层合计占 $t$ 字节：
+# 实际请求有长有短，而在线性缓存里，每一行预留的位置一样多。
+# **分页缓存**的做法不同：一行变长时，再分给它一个可存 $P$ 个 token 的块，所以只有最后一块可能没有填满。
+# 两种缓存浪费的字节数是：
 #
 # $$\text{线性} = \Big(B \cdot S - \sum_r n_r\Big)\, t \qquad \text{分页} = \sum_r \Big(\Big\lceil \frac{n_r}{P} \Big\rceil P - n_r\Big)\, t$$
+#
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $B$ | 行数 | 行 | 4 |
+# | $S$ | `max_seq` | token | 1,024 |
+# | $n_r$ | 第 $r$ 行的 token 数 | token | 150、40、700、12 |
+# | $P$ | `block_size` | token | 16 |
+# | $t$ | 一个 token 在所有层合计 | 字节 | 1,024 |
+#
+# 代入数字：线性是 $(4 \cdot 1{,}024 - 902) \cdot 1{,}024 = 3{,}270{,}656$ 字节，分页是 $(10 + 8 + 4 + 4) \cdot 1{,}024 = 26{,}624$ 字节。
 #
 # 两者都是**内部碎片**（internal fragmentation）：已经分给某一行，却没有存东西的显存。
 # 前者随 `max_seq` 增大，后者每行不到一个块。
@@ -471,19 +531,19 @@ Table(
 # %% [markdown] key="see" lang="en"
 # ## See it grow
 #
-# Four rows, the same in both caches and to the same scale.
+# The widget shows four rows in both caches, with the same contents and to the same scale.
 # Move the first slider with the arrow keys: every step adds a token to each row.
-# Then find the step at which row A meets `max_seq`, and read what the linear cache says.
+# Then find the step at which row A reaches `max_seq`, and read what the linear cache says.
 #
-# The planned bytes come from the formula, the measured ones from the tensors of two caches that are really made for each setting.
-# %% [markdown] key="see" lang="zh" src="0bc737a2"
+# The planned bytes come from the formula. The measured bytes come from two caches that the widget really makes for each setting.
+# %% [markdown] key="see" lang="zh" src="cece24b6"
 # ## 看它增长
 #
-# 四行 token，两种缓存里的内容相同，图也按同一比例画。
+# 下面的组件里，两种缓存各有四行，内容相同，图也按同一比例画。
 # 用方向键移动第一个滑块：每一步，每行增加一个 token。
 # 再找出 A 行在哪一步碰到 `max_seq`，看看线性缓存怎么说。
 #
-# 计划的字节数来自公式；实测的字节数来自真实的张量：每换一个设置，两种缓存都会真的新建一次。
+# 计划的字节数来自公式。实测的字节数来自真实的张量：每换一个设置，两种缓存都会真的新建一次。
 
 # %% key="growth_widget"
 from minikv.course.widgets import GrowthWidget
@@ -492,9 +552,9 @@ widget = GrowthWidget(t("lang"), step=50, device=device)
 show(widget)
 
 # %% [markdown] key="see_gpu" lang="en"
-# On a GPU the allocator has a word in it too: PyTorch rounds every allocation up, and the cache also keeps its `lengths` there, so its number can be a little above the plan's.
-# %% [markdown] key="see_gpu" lang="zh" src="e3d44fc1"
-# 有 GPU 时，还要看分配器：PyTorch 会把每次分配的大小向上取整，缓存的 `lengths` 也放在显存里，所以它报告的数字可能比计划值略大。
+# On a GPU the number of the allocator can be a little above the plan's. PyTorch rounds every allocation up, and the cache also keeps its `lengths` on the device.
+# %% [markdown] key="see_gpu" lang="zh" src="0c9fa9a6"
+# 在 GPU 上，分配器报告的数字可能比计划值略大：PyTorch 会把每次分配的大小向上取整，缓存的 `lengths` 也放在显存里。
 
 # %% key="allocated" tags="hardware" lang="en"
 planned, grew = spec.bytes_for(4096, batch=8), "no GPU here"
@@ -517,11 +577,11 @@ Table(["计划（B）", "torch.cuda.memory_allocated 增加（B）"], [(planned,
 # %% [markdown] key="versus" lang="en"
 # ## Linear or paged?
 #
-# A linear cache is a paged cache whose blocks are as long as a row: one block each, and the block table is the row number.
-# %% [markdown] key="versus" lang="zh" src="95ac9e58"
+# The two are closer than they look. A linear cache is a paged cache whose blocks are as long as a row: each row has one block, and its row number is its block table.
+# %% [markdown] key="versus" lang="zh" src="686f2fd2"
 # ## 线性还是分页？
 #
-# 线性缓存也是一种分页缓存，只是块与行一样长：每行一个块，行号就是块表。
+# 两者其实很接近：线性缓存也是一种分页缓存，只是块与行一样长，每行一个块，行号就是块表。
 
 # %% key="one_block_rows"
 pages = PagedKVCache(spec, num_blocks=4, block_size=1024, device=device)
@@ -532,19 +592,19 @@ pages.nbytes, rows.nbytes
 # | | linear | paged |
 # |---|---|---|
 # | find a token | one sum | look up the block, then one sum |
-# | bookkeeping | one length a row | block tables, a free list, counts of users |
+# | bookkeeping | one length for each row | block tables, a free list, reference counts |
 # | memory of a row | `max_seq`, always | what it holds, rounded up to a block |
 # | a row longer than planned | refused | takes another block while there is one |
 # | share a common beginning | no: every row has its own | yes, block by block ([lesson 09](09_pages_and_blocks.ipynb)) |
 # | allocated on the device | once, at the start | once, at the start |
 #
-# The last line surprises many: a paged cache is allocated once, too. To hand out a block only moves an entry in a list.
+# The last line surprises many readers: a paged cache is allocated once, too. Handing out a block only moves an entry in a list.
 #
-# So why linear at all?
-# If one sequence runs at a time, and its longest length is known, there is nothing to share, and no other sequence needs the empty room.
-# Then the simplest layout wins: no table to build, to send and to read.
-# In plain torch, reading through a table means a copy that collects the blocks; a kernel that follows the table in place ([lesson 10](10_kernels.ipynb)) makes none.
-# %% [markdown] key="versus_table" lang="zh" src="cf7d3fb2"
+# So when would you use a linear cache?
+# If one sequence runs at a time and you know its longest length, there is nothing to share, and no other sequence needs the empty room.
+# Then the simplest layout is the best, because there is no table to build, to send and to read.
+# In plain torch, reading through a table means a copy that collects the blocks. A kernel that follows the table in place ([lesson 10](10_kernels.ipynb)) makes no copy.
+# %% [markdown] key="versus_table" lang="zh" src="3de9ad77"
 # | | 线性 | 分页 |
 # |---|---|---|
 # | 找一个 token | 一次求和 | 先查块，再求和 |
@@ -556,25 +616,27 @@ pages.nbytes, rows.nbytes
 #
 # 最后一行出乎许多人的意料：分页缓存也是一次分配好的，之后每分出一个块，不过是挪动列表里的一项。
 #
-# 那么线性缓存还有什么用？
+# 那么什么时候该用线性缓存？
 # 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别的序列要用。
-# 这时最简单的布局最好：不用建块表、传块表、读块表。
-# 在纯 torch 里，块表的代价是把各块收集到一起的那次复制；按块表就地读取的 kernel（[第 10 课](10_kernels.ipynb)）不需要复制。
+# 这时最简单的布局最好，因为不用建块表、传块表、读块表。
+# 在纯 torch 里，按块表读取意味着先把各块复制到一起；按块表就地读取的 kernel（[第 10 课](10_kernels.ipynb)）不需要复制。
 
 # %% [markdown] key="nano_write" lang="en"
 # ### A write without rows
 #
-# From here on the course also reads a small engine, `minikv.nano`, piece by piece. Fifteen of its functions are exercises, and [lesson 11c](11c_your_engine.ipynb) runs the engine with the ones you wrote.
-# Its cache is paged: cut into blocks of `block_size` tokens, which sequences take from a common pool. This is how it stores K and V.
-# Look at two things: how many dimensions are left after `flatten`, and what says where a token goes.
-# `LinearKVCache.write` took the place from the row's length. Here the caller brings a **slot** for each token: block number times block size, plus the place in the block.
-# %% [markdown] key="nano_write" lang="zh" src="987ac348"
+# From here on the course also reads a small engine, `minikv.nano`, piece by piece. Fifteen of its functions are exercises, and [lesson 11c](11c_your_engine.ipynb) runs the engine with the ones that you wrote.
+# Its cache is paged: blocks of `block_size` tokens, which all sequences take from one pool. The next cell shows how it stores K and V.
+# Look for two things: how many dimensions are left after `flatten`, and what decides where a token goes.
+#
+# `LinearKVCache.write` took the place from the length of the row. Here the caller gives a **slot** for each token, which is block number times block size plus the place in the block. In blocks of 4, the second place of block 2 is slot 2 · 4 + 1 = 9.
+# %% [markdown] key="nano_write" lang="zh" src="f1f52a7a"
 # ### 不按行写入
 #
 # 从这里开始，课程会一段段地读一个小引擎：`minikv.nano`。其中十五个函数是练习题，[第 11c 课](11c_your_engine.ipynb)会用你写的那些来运行引擎。
-# 它的缓存是分页的：切成每块 `block_size` 个 token 的块，各条序列从同一个块池里取。下面就是它存放 K 和 V 的办法。
+# 它的缓存是分页的：切成每块 `block_size` 个 token 的块，各条序列从同一个块池里取。下一个单元格就是它存放 K 和 V 的办法。
 # 请留意两点：`flatten` 之后还剩几维？由什么决定 token 写到哪里？
-# `LinearKVCache.write` 看的是行的长度；这里则由调用者给每个 token 指定一个**槽位**（slot）：块号乘以块大小，再加上块内的位置。
+#
+# `LinearKVCache.write` 看的是行的长度；这里则由调用者给每个 token 指定一个**槽位**（slot），它等于块号乘以块大小，再加上块内的位置。例如块大小为 4 时，块 2 的第二个位置是槽位 2 · 4 + 1 = 9。
 
 # %% key="nano_write_source"
 from minikv.course import show_source
@@ -598,16 +660,16 @@ tiny.k[0, :, :, 0, 0]  # 第 0 层、第一个头、第一个元素：[块数, �
 
 # %% [markdown] key="nano_write_read" lang="en"
 # Five tokens, perhaps of two sequences, went to their slots in one assignment, and block 1 was not touched.
-# `write` counts nothing: the block tables say which token is where ([lesson 09](09_pages_and_blocks.ipynb)).
-# (Exercise 06.5 asks for this function.)
+# `write` counts nothing, because the block tables say which token is where ([lesson 09](09_pages_and_blocks.ipynb)).
+# (You write this function in exercise 06.5.)
 #
-# Reading is where a table costs something. The next cell times a view of one long row, and `gather`, which copies the blocks together.
-# %% [markdown] key="nano_write_read" lang="zh" src="6a49a95b"
+# A table costs something only when you read. The next cell compares the time of taking a view of one long row with that of `gather`, which copies the blocks together.
+# %% [markdown] key="nano_write_read" lang="zh" src="147d6c9b"
 # 五个 token（可能来自两条序列）只用一次赋值就写进了各自的槽位，块 1 没有动过。
-# `write` 并不计数：哪个 token 在哪里，记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
+# `write` 并不计数，因为哪个 token 在哪里，都记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # （练习 06.5 就是写这个函数。）
 #
-# 块表真正花时间的地方是读取。下面计时比较：取一个长行的视图，与用 `gather` 把各块收集到一起。
+# 使用块表，花时间的是读取。下面计时比较：取一个长行的视图，与用 `gather` 把各块收集到一起。
 
 # %% key="read_time" tags="timing" lang="en"
 from timeit import repeat
@@ -640,11 +702,11 @@ Table(["一层的 16,000 个 token", "us"], rows, lines=[f"{mib:.1f} MiB"])
 # %% [markdown] key="break" lang="en"
 # ## Break it: count too often
 #
-# The commonest mistake is to move the lengths inside the layer loop.
-# %% [markdown] key="break" lang="zh" src="4144fd70"
+# The most common mistake is to commit inside the loop over the layers.
+# %% [markdown] key="break" lang="zh" src="72eb139b"
 # ## 弄坏它：数得太勤
 #
-# 最常见的错误，是在逐层的循环里就改长度。
+# 最常见的错误，是在逐层的循环里就提交长度。
 
 # %% key="predict_commit"
 predict("per_layer_commit", ...)
@@ -680,15 +742,15 @@ show(places(rows, "zh"))
 # %% [markdown] key="break_commit_read" lang="en"
 # Nine tokens went in, and the lengths say 36.
 # Every layer now reads 27 places where it never wrote, and only layer 0 has its tokens at the beginning.
-# No error is raised: the text just becomes worse, or garbage.
+# No error is raised. The text gets worse, or turns into garbage.
 #
 # ## Break it: one length for all
 #
-# The second mistake takes one length for all rows.
-# It is easy to write, `position = lengths.max()`, and with a batch of one it is right.
-# Here are two rows of 12 and 5 tokens, and one step of this kind.
-# (`counts` says how many of the tokens that `write` is given are each row's own; the rest is padding.)
-# %% [markdown] key="break_commit_read" lang="zh" src="060d3c48"
+# The second mistake is to use one length for all rows.
+# It is easily written, `position = lengths.max()`, and with a batch of one it is right.
+# Here are two rows of 12 and 5 tokens, and one step with this mistake.
+# (`counts` says how many of the tokens that `write` gets are each row's own. The rest is padding.)
+# %% [markdown] key="break_commit_read" lang="zh" src="e4bdfee5"
 # 写入了 9 个 token，长度却成了 36。
 # 每一层都会去读 27 个自己从没写过的位置；只有第 0 层的 token 还在开头。
 # 没有任何报错，只是生成的文本变差，甚至成了乱码。
@@ -731,23 +793,23 @@ for name, k in (("正确", right.layer(0)[0]), ("错误", wrong_k)):
 show(places(rows, "zh"))
 
 # %% [markdown] key="break_longest_read" lang="en"
-# Row 1 wanted its token at place 5, and got it at 12.
-# After the commit its length is 6, so attention reads place 5, which is empty, and never sees the token.
+# The new token of row 1 belongs at place 5, and it was written at 12.
+# After the commit the length of row 1 is 6. So attention reads place 5, which is empty, and never sees the token.
 # The longest row is always right, and so is every test with rows of equal length.
 #
 # ## Break it: what lies behind the length
 #
-# Attention over a batch often reads all `max_seq` places and masks those behind the length: their weight becomes 0.
-# So it should not matter what lies there.
-# The next cell puts a NaN in the last place of row 1, nine places behind its length, and asks before and after whether the result holds one.
-# %% [markdown] key="break_longest_read" lang="zh" src="57c6e895"
+# Attention over a batch often reads all `max_seq` places and masks those behind the length, which gives them the weight 0.
+# So it shouldn't matter what lies there.
+# The next cell puts a NaN in the last place of row 1, nine places behind its length, and checks the result for NaN before and after.
+# %% [markdown] key="break_longest_read" lang="zh" src="6725cf67"
 # 第 1 行的新 token 应该写在位置 5，却写到了位置 12。
-# 提交之后它的长度是 6，注意力会去读空着的位置 5，却永远读不到那个 token。
+# 提交之后，这一行的长度是 6。于是注意力会去读空着的位置 5，却永远读不到那个 token。
 # 最长的那一行总是对的；各行等长的测试也都能通过。
 #
 # ## 弄坏它：长度之后的位置
 #
-# 批量计算注意力时，常常把 `max_seq` 个位置全部读进来，再用掩码遮住长度之后的：它们的权重是 0。
+# 批量计算注意力时，常常把 `max_seq` 个位置全部读进来，再用掩码遮住长度之后的位置，使它们的权重为 0。
 # 那么那里放着什么，似乎都没有关系。
 # 下面在第 1 行的最后一个位置（在长度之后第 9 个）放一个 NaN，比较前后的结果里有没有 NaN。
 
@@ -782,15 +844,15 @@ v[1, :, 15] = float("nan")
 before, bool(attend(k, v).isnan().any())
 
 # %% [markdown] key="break_nan_read" lang="en"
-# 0 times NaN is NaN.
-# Memory that was never written may hold any bits, NaN among them, so `LinearKVCache` fills its tensor with zeros once, when it is made.
-# `reset` does not do it again: what an old sequence left behind are ordinary numbers, unless the model itself had computed a NaN.
+# It does matter: 0 times NaN is NaN.
+# Memory that was never written may hold any bits, including those of a NaN. So `LinearKVCache` fills its tensor with zeros once, when it is made.
+# `reset` doesn't need to, because an old sequence leaves ordinary numbers behind, unless the model itself computed a NaN.
 #
-# The last case is no mistake: a row that is full refuses the next token, before anything is written.
-# %% [markdown] key="break_nan_read" lang="zh" src="8296d6c7"
-# 0 乘以 NaN 还是 NaN。
+# The last case is not a mistake. A full row refuses the next token before anything is written.
+# %% [markdown] key="break_nan_read" lang="zh" src="9b45436f"
+# 事实上有关系：0 乘以 NaN 还是 NaN。
 # 从未写过的显存里什么内容都可能有，包括 NaN，所以 `LinearKVCache` 建立时会把整个张量清零一次。
-# `reset` 不再清零：上一条序列留下的都是正常的数，除非模型自己算出过 NaN。
+# `reset` 不必再清零，因为上一条序列留下的都是正常的数，除非模型自己算出过 NaN。
 #
 # 最后一种情况不算错误：行满了，再来的 token 在写入之前就被拒绝。
 
@@ -808,18 +870,20 @@ except RowFullError as error:
 # %% [markdown] key="self" lang="en"
 # ## Recap
 #
-# A linear cache is one tensor of `2 · L · B · H · S · D · b` bytes, made once; a token's place follows from one sum with six terms.
-# `write` puts K and V behind each row's length, and `commit` counts them once a step: a commit in the loop over 4 layers turns 9 tokens into 36.
-# Four rows of 150, 40, 700 and 12 tokens leave 78 % of a cache with `max_seq` 1,024 empty; blocks of 16 tokens waste under 3 %.
-# Every row has its own length, and 0 times NaN is NaN, so the places behind it have to hold ordinary numbers.
+# A linear cache is one tensor of `2 · L · B · H · S · D · b` bytes, made once: 524,288 B for our 4 layers and 2 rows of 256 places. One sum of six terms finds any of its elements.
+# K and V lie apart because attention sums them in different ways. The order is a matter of strides: from token to token it is 16, 32 or 64 elements in the three layouts.
+# `write` puts K and V behind each row's length, and `commit` counts them once a step. A commit in the loop over 4 layers turns 9 tokens into 36.
+# Four rows of 150, 40, 700 and 12 tokens leave 78 % of a cache with `max_seq` 1,024 empty, while blocks of 16 tokens waste under 3 %.
+# Every row has a length of its own, and 0 times NaN is NaN, so the places behind the length have to hold ordinary numbers.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="14b39c13"
+# %% [markdown] key="self" lang="zh" src="62490cd0"
 # ## 本课小结
 #
-# 线性缓存是一个 `2 · L · B · H · S · D · b` 字节的张量，只建一次；token 的位置用一次六项求和就能得到。
+# 线性缓存是一个 `2 · L · B · H · S · D · b` 字节的张量，只建一次：本课的 4 层、2 行、每行 256 个位置，共 524,288 字节；其中任何一个元素，用一次六项求和就能找到。
+# K 和 V 分开存放，因为注意力对它们做的求和不同；排列的顺序体现在步幅上，三种布局里相邻两个 token 分别相距 16、32、64 个元素。
 # `write` 把 K 和 V 写在各行的长度之后，`commit` 每步计数一次：如果在 4 层的循环里提交，9 个 token 就会变成 36 个。
 # 四行分别有 150、40、700 和 12 个 token 时，`max_seq` 为 1,024 的缓存空着 78%；换成每块 16 个 token 的块，浪费不到 3%。
 # 每一行都有自己的长度；因为 0 乘以 NaN 还是 NaN，所以长度之后的位置里也必须是正常的数。
@@ -837,35 +901,20 @@ explain("who_moves_lengths")
 # %% key="explain_window"
 explain("window_in_linear")
 
-# %% [markdown] key="wild" lang="en"
-# ## In the wild
-#
-# - In August 2023 a user of ExLlama asked whether the cache can be shorter than `max_seq_len`, because long room for a short text is "wasted for zero value" ([exllama #259](https://github.com/turboderp/exllama/issues/259)). *What the empty room costs* has the arithmetic.
-# - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) finds that each session reserves `[num_key_value_heads, max_seq, head_dim]` for K and V in every attention layer, "even if the conversation only contains a few hundred tokens". Its 20,480 bytes a token are the first table of this lesson.
-# - In [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) a reader of the source asked whether the paged cache is really allocated "all at once". It is: *Linear or paged?*, last line.
-# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found `offset.max()` in a batched cache. Thirty questions of GSM8K that scored 96.7 % one at a time had scored 53.3 % in batches of 4: *One length for all*.
-# %% [markdown] key="wild" lang="zh" src="bf66dc7e"
-# ## 实战现场
-#
-# - 2023 年 8 月，ExLlama 的一位用户问缓存能不能比 `max_seq_len` 短，因为文本很短时，长长的位置白白浪费（“wasted for zero value”，[exllama #259](https://github.com/turboderp/exllama/issues/259)）。怎么算，见“空着的位置要花多少”。
-# - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) 指出：每个会话在每个注意力层都为 K 和 V 各预留 `[num_key_value_heads, max_seq, head_dim]`，哪怕对话只有几百个 token。其中的每 token 20,480 字节，就是本课第一张表里的数。
-# - [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) 里，一位读源码的用户问分页缓存是不是真的一次全部分配好（“all at once”）。的确如此，见“线性还是分页？”表格的最后一行。
-# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) 在一个批量缓存里发现了 `offset.max()`。GSM8K 的 30 道题，逐条运行得分 96.7%，batch 为 4 时只有 53.3%，见“所有行用同一个长度”。
-
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The exercise notebook of this lesson asks for four functions and a class:
+# In the exercise notebook of this lesson you write four functions and a class:
 #
 # 1. `element_offset`: from six indices to one.
 # 2. `wasted_bytes`: what rows of different length leave empty, linear and paged.
 # 3. `RowCache`: a linear cache of your own, with write, commit and read.
-# 4. `steps_left`: how long a batch can go on growing, in either cache.
+# 4. `steps_left`: how many more steps a batch can grow, in either cache.
 # 5. `write`: K and V to their slots, a part of your engine.
-# %% [markdown] key="exercises" lang="zh" src="5722d3d0"
+# %% [markdown] key="exercises" lang="zh" src="c6a96343"
 # ## 练习
 #
-# 本课的练习 notebook 要你写四个函数和一个类：
+# 在本课的练习 notebook 里，你要写四个函数和一个类：
 #
 # 1. `element_offset`：从六个下标到一个偏移。
 # 2. `wasted_bytes`：行长短不一时，线性和分页各空着多少字节。
@@ -890,15 +939,30 @@ explain("window_in_linear")
 # | 长度是正确值的若干倍 | 一次前向前后各看一次 `cache.host_lengths`：恰好差 `len(spec.layers)` 倍，说明 commit 写进了逐层的循环 |
 # | 缓存占的显存远多于 token 所需 | `cache.use()`：`nbytes - useful_bytes` 就是 `max_seq` 白白预留的部分 |
 
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In August 2023 a user of ExLlama asked whether the cache can be shorter than `max_seq_len`, because long room for a short text is "wasted for zero value" ([exllama #259](https://github.com/turboderp/exllama/issues/259)). *What the empty room costs* has the arithmetic.
+# - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) found that each session reserves `[num_key_value_heads, max_seq, head_dim]` for K and V in every attention layer, "even if the conversation only contains a few hundred tokens". Its 20,480 bytes a token are those of this lesson's first table.
+# - In [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) a reader of the source asked whether the paged cache is really allocated "all at once". It is: see *Linear or paged?*, last line.
+# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found `offset.max()` in a batched cache. Thirty questions of GSM8K that scored 96.7 % one at a time had scored 53.3 % in batches of 4: *One length for all*.
+# %% [markdown] key="wild" lang="zh" src="edc5b8b7"
+# ## 实战现场
+#
+# - 2023 年 8 月，ExLlama 的一位用户问缓存能不能比 `max_seq_len` 短，因为文本很短时，长长的位置白白浪费（“wasted for zero value”，[exllama #259](https://github.com/turboderp/exllama/issues/259)）。怎么算，见“空着的位置要花多少”。
+# - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) 指出：每个会话在每个注意力层都为 K 和 V 各预留 `[num_key_value_heads, max_seq, head_dim]`，哪怕对话只有几百个 token。其中的每 token 20,480 字节，就是本课第一张表里的数。
+# - [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) 里，一位读源码的用户问分页缓存是不是真的一次全部分配好（“all at once”）。的确如此，见“线性还是分页？”表格的最后一行。
+# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) 在一个批量缓存里发现了 `offset.max()`。GSM8K 的 30 道题，逐条运行得分 96.7%，batch 为 4 时只有 53.3%，见“所有行用同一个长度”。
+
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# You can place every element of the simplest cache, say who counts its tokens, and what its empty room costs.
-# We took that room once, at the start, and said that growing step by step would cost more.
-# [Lesson 07](07_allocate_once.ipynb) measures it: what does an allocation per token cost, and what does the allocator keep?
-# %% [markdown] key="next" lang="zh" src="6aa69f53"
+# You can place every element of the simplest cache, count its tokens, and say what its empty room costs.
+# We took that room once, at the start, and claimed that growing step by step costs more.
+# [Lesson 07](07_allocate_once.ipynb) measures it: what does an allocation for each token cost, and what does the allocator keep?
+# %% [markdown] key="next" lang="zh" src="0a1bd801"
 # ## 下一课
 #
-# 现在你能找到最简单的缓存里的每一个元素，能说清 token 由谁来数，也知道空着的位置要花多少显存。
-# 我们在启动时一次拿到了全部位置，也说过逐步增长的代价更高。
+# 现在你能找到最简单的缓存里的每一个元素，会数其中的 token，也知道空着的位置要花多少显存。
+# 我们在启动时一次拿到了全部位置，并说逐步增长的代价更高。
 # [第 07 课](07_allocate_once.ipynb)就来测量：每个 token 分配一次要花多少，分配器自己又留下了什么？

@@ -193,7 +193,7 @@ def test_every_row_cache_case_has_two_rows_of_different_length():
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
 def test_prediction(prediction):
-    assert_prediction(prediction, "06", {"CacheSpec": CacheSpec, "torch": torch})
+    assert_prediction(prediction, "06")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)

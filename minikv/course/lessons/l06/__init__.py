@@ -11,6 +11,11 @@ from minikv.plan import CacheSpec
 MIXED = (150, 40, 700, 12)  # lengths of the lesson's unequal rows, in tokens
 
 
+def _draw_reserved(rng) -> dict[str, object]:
+    model, max_seq = rng.choice(["Llama-3.1-8B", "Llama-2-7B", "Qwen3-8B"]), rng.choice([2048, 4096])
+    return {"model": model, "max_seq": max_seq, "token_bytes": CacheSpec.from_config(model).slope()}
+
+
 def _waste_percent(max_seq: int) -> float:
     return 100 * (1 - sum(MIXED) / (len(MIXED) * max_seq))
 
@@ -20,19 +25,18 @@ LESSON = Lesson(
     predictions=(
         Prediction(
             "reserved",
-            lambda rng: {
-                "model": rng.choice(["Llama-3.1-8B", "Llama-2-7B", "Qwen3-8B"]),
-                "max_seq": rng.choice([2048, 4096]),
-            },
-            how="CacheSpec.from_config({model!r}).bytes_for({max_seq}, batch=8) / 2**30",
+            _draw_reserved,
+            how="8 * {max_seq} * {token_bytes} / 2**30",
             unit="GiB",
-            answer=lambda model, max_seq: CacheSpec.from_config(model).bytes_for(max_seq, batch=8) / 2**30,
+            answer=lambda model, max_seq, token_bytes: (
+                CacheSpec.from_config(model).bytes_for(max_seq, batch=8) / 2**30
+            ),
             tolerance=1.05,
         ),
         Prediction(
             "layer_to_layer",
             lambda rng: {"batch": rng.choice([2, 3, 5]), "kv_heads": rng.choice([2, 4, 8])},
-            how="torch.empty(4, {batch}, 2, {kv_heads}, 100, 64).stride(0)",
+            how="{batch} * 2 * {kv_heads} * 100 * 64",
             unit="elements",
             answer=lambda batch, kv_heads: torch.empty(4, batch, 2, kv_heads, 100, 64).stride(0),
         ),
