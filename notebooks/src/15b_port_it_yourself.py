@@ -14,15 +14,15 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# **How do you teach eviction to an attention class that the package does not know? And how do you notice that it went wrong, when no error is raised?**
+# **How do you add eviction to an attention class that the package doesn't know? And how do you notice that it went wrong when no error is raised?**
 #
-# Below is one layer of tiny-mla: two layers with 4 query heads each, a latent of 64 and a rope key of 16 for each token. Its calls were recorded while it read 100 tokens, then 20, then 1, with room for 48.
-# %% [markdown] key="question" lang="zh" src="03e9ed7a"
+# Below is one layer of tiny-mla, recorded while it read 100 tokens, then 20, then 1. The model has two layers with 4 query heads each, and caches a latent of 64 numbers and a rope key of 16 for every token. The layer has room for 48 tokens:
+# %% [markdown] key="question" lang="zh" src="221d9446"
 # ## 问题
 #
-# **一个本包不认识的注意力类，怎样让它也会淘汰？出了错却不报错，又怎样发现？**
+# **一个本包不认识的注意力类，怎样给它加上淘汰？出了错却不报错，又怎样发现？**
 #
-# 下面是 tiny-mla 的一层。这个模型有两层，每层 4 个 query 头，每个 token 有一个 64 个数的潜在向量和一个 16 个数的 rope key。它先读 100 个 token，再读 20 个，再读 1 个，容量是 48；图里是读的时候记录下来的调用。
+# 下面是 tiny-mla 的一层。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。它先读 100 个 token，再读 20 个，再读 1 个，每层容量 48；图里是当时记录下来的调用：
 
 # %% key="setup"
 import torch
@@ -60,26 +60,41 @@ with torch.no_grad(), install_kv_eviction(model, policy="h2o", **sizes) as insta
 show(forward_calls(calls, "zh"))
 
 # %% [markdown] key="able" lang="en"
-# Three calls turn attention into attention that forgets. After this lesson you can
+# Three calls turn plain attention into attention that evicts. After this lesson you can
 #
-# - **port** them to a class of your own;
-# - **prove** the port against a known implementation;
-# - **recognize** four ways to fail, of which none raises an error.
-# %% [markdown] key="able" lang="zh" src="b6ba518d"
-# 有了这三个调用，注意力就会遗忘。学完本课，你能够：
+# - **port** them to an attention class of your own;
+# - **prove** that the port is right, against an implementation that you trust;
+# - **recognize** four failures that raise no error.
+#
+# You need [lesson 15](15_eviction_on_mla.ipynb): one score a token, taken from all heads.
+#
+# ## Predict
+#
+# The layer in the picture read 100 + 20 + 1 tokens and kept 48, so `evict` dropped 73 rows in all. Now with other numbers:
+# %% [markdown] key="able" lang="zh" src="6abc0564"
+# 有了这三个调用，普通的注意力就会淘汰了。学完本课，你能够：
 #
 # - 把它们**移植**到自己的注意力类上；
-# - 与已知的实现对照，**证明**移植是对的；
-# - **认出**四种故障，它们都不会抛出异常。
+# - 与可信的实现对照，**证明**移植是对的；
+# - **认出**四种不抛异常的故障。
+#
+# 需要先学[第 15 课](15_eviction_on_mla.ipynb)：把所有头的注意力加起来，每个 token 一个得分。
+#
+# ## 先猜一猜
+#
+# 图里那一层读了 100 + 20 + 1 个 token，留下 48 个，也就是说 `evict` 一共丢了 73 行。换几个数，你来算：
+
+# %% key="predict_dropped"
+predict("rows_dropped", ...)
 
 # %% [markdown] key="unknown" lang="en"
-# ## A class that the package does not know
+# ## A class that the package doesn't know
 #
-# The package works with models whose attention goes through transformers' `AttentionInterface`. Some classes compute it by themselves, and are refused:
-# %% [markdown] key="unknown" lang="zh" src="1f2468dd"
+# The package handles every model whose attention goes through transformers' `AttentionInterface`. Some classes compute attention by themselves, and the package refuses them:
+# %% [markdown] key="unknown" lang="zh" src="621e67fa"
 # ## 本包不认识的类
 #
-# 只要模型的注意力经过 transformers 的 `AttentionInterface`，本包就能用。有些类自己计算注意力，就会被拒绝：
+# 只要模型的注意力经过 transformers 的 `AttentionInterface`，本包就能处理。有些类自己计算注意力，本包会拒绝：
 
 # %% key="fixed" lang="en"
 from minikv.errors import MiniKVError
@@ -102,19 +117,19 @@ except MiniKVError as error:
     print(error.text("zh"))
 
 # %% [markdown] key="port" lang="en"
-# Then port it. With a cache *layer* that forgets, three calls are left:
+# Then you have to write the port. If the cache *layer* does the forgetting, three calls are left for you:
 #
-# 1. `update(latent, rope)` appends, and returns all that is there;
-# 2. `observe(sums)` tells the policy what has been looked at, a number for each row;
-# 3. `evict()` ends the forward: the layer drops what it has no room for.
+# 1. `update(latent, rope)` appends the new rows and returns all rows that are there;
+# 2. `observe(sums)` tells the policy how much each row has been looked at, one number a row;
+# 3. `evict()` ends the forward: the layer drops the rows that it has no room for.
 #
-# Here is an attention class of our own. It reads tiny-mla's weights and never makes keys and values for each head: the queries are turned into latents instead. First its projections, which know nothing of a cache:
-# %% [markdown] key="port" lang="zh" src="a6784119"
-# 那就自己移植。有了会遗忘的缓存**层**，就只剩三个调用：
+# Here is an attention class of our own. It uses tiny-mla's weights, but it never makes keys and values for each head. Instead it turns the queries into the latents' space. First come its projections, which have nothing to do with the cache:
+# %% [markdown] key="port" lang="zh" src="0200b9b3"
+# 那就自己移植。淘汰由缓存**层**来做，所以你只要写三个调用：
 #
-# 1. `update(latent, rope)` 追加新的行，并返回现有的全部；
+# 1. `update(latent, rope)` 追加新的行，并返回现有的全部行；
 # 2. `observe(sums)` 告诉策略每一行被看了多少，每行一个数；
-# 3. `evict()` 结束这次前向计算：放不下的由这一层丢掉。
+# 3. `evict()` 结束这次前向计算，由缓存层丢掉放不下的行。
 #
 # 下面是我们自己写的一个注意力类。它用 tiny-mla 的权重，但不为每个头展开 key 和 value，而是把 query 变换到潜在向量的空间。先写投影，这部分与缓存无关：
 
@@ -153,8 +168,8 @@ def projected(old, hidden_states, position_embeddings):
     return q_nope @ to_key, q_rope, old.kv_a_layernorm(latent), rope, to_value
 
 # %% [markdown] key="absorbed_forward" lang="en"
-# And the forward. Three of its lines are the port:
-# %% [markdown] key="absorbed_forward" lang="zh" src="a9420f73"
+# Now the forward. Three of its lines are the port:
+# %% [markdown] key="absorbed_forward" lang="zh" src="eaaa0a81"
 # 再写前向计算，其中三行就是移植：
 
 # %% key="absorbed_class" lang="en"
@@ -194,9 +209,9 @@ class Absorbed(nn.Module):
         return self.old.o_proj(out.transpose(1, 2).flatten(2)), probs
 
 # %% [markdown] key="port_run" lang="en"
-# Does it do the right thing? The package's own way is the judge: same weights, same text, in a prompt, single tokens and a chunk in between. After every forward the logits must agree, and at the end the two have to hold the same tokens.
-# %% [markdown] key="port_run" lang="zh" src="3bd0c8f4"
-# 它做得对吗？用本包自己的做法来判断：权重相同，文本相同，先是提示词，再是一个个 token，中间夹一段。每次前向之后 logit 都要一致，最后两边留下的 token 也要相同。
+# Is it right? We compare it with the package's own implementation: same weights, same texts, first a prompt, then single tokens with a chunk in between. After every forward the logits must agree, and at the end both caches must hold the same tokens.
+# %% [markdown] key="port_run" lang="zh" src="886841d8"
+# 它对不对？拿本包自己的实现来对照：权重相同，文本相同，先是提示词，再是一个个 token，中间夹一段。每次前向之后 logit 都要一致，最后两边留下的 token 也要相同。
 
 # %% key="port_models"
 from copy import deepcopy
@@ -241,23 +256,27 @@ Table(head, [(len(steps), difference < 1e-3, same, ours.layers[0].resident, ours
 # %% [markdown] key="port_read" lang="en"
 # Three things are easy to miss.
 #
-# - **The mask.** transformers makes one for a cache that has lost nothing. `seen_keys(layer)` answers for what is there.
-# - **The position.** It came through `position_embeddings`, made from `cache.get_seq_length()`, which counts the text.
-# - **The order.** Observe, then evict; and evict after the output has been computed from the rows. (`out` was, one line earlier.)
+# - **The mask.** transformers builds one for a cache that has lost nothing, so its columns no longer match the rows. `seen_keys(layer)` gives the mask for the rows that are really there.
+# - **The position.** It arrives in `position_embeddings`, which come from `cache.get_seq_length()`. That counts the tokens of the text (200 here), not the rows that are left (48).
+# - **The order.** Call `observe` before `evict`, and `evict` only when the output has been computed from the rows. (`out` is computed one line earlier.)
 #
 # ## Four ways to fail
 #
-# A port that goes wrong writes text all the same. Here are four symptoms, made on purpose, and what `eviction_report` says of them. First two that come slowly: six texts of 193 tokens that ask as they go, read in thirds, with H2O and a decay. One run has a recent window of 1 instead of 16. The other has a policy that takes in what the prompt looks at, and nothing after it:
-# %% [markdown] key="port_read" lang="zh" src="9260035c"
+# A port that is wrong still writes text. So we make four failures on purpose and see what `eviction_report` says about each.
+#
+# The first two get worse slowly. The model reads six texts of 193 tokens in which the questions come along the way, and we grade each third by itself. The policy is H2O with a decay. One run has a recent window of 1 instead of 16. Another has a policy that records what the prompt looks at, and nothing after it:
+# %% [markdown] key="port_read" lang="zh" src="8c93f95a"
 # 有三处容易漏掉。
 #
-# - **掩码**。transformers 做的掩码，是给什么都没丢的缓存用的。现有的这些行该怎样遮，要问 `seen_keys(layer)`。
-# - **位置**。它是随 `position_embeddings` 传进来的，由 `cache.get_seq_length()` 得出，数的是文本。
-# - **次序**。先 observe，再 evict；而且要等输出已经由这些行算好之后再 evict。（`out` 就在上一行。）
+# - **掩码**：transformers 的掩码是为什么都没丢的缓存准备的，列数已经和现有的行对不上。要用 `seen_keys(layer)`，它按现有的行给出掩码。
+# - **位置**：位置随 `position_embeddings` 传进来，由 `cache.get_seq_length()` 得出。它数的是文本里的 token（这里是 200），不是还剩几行（48）。
+# - **次序**：先 `observe`，再 `evict`；而且要等输出由这些行算好以后才能 `evict`。（`out` 就在它的上一行。）
 #
 # ## 四种故障
 #
-# 移植出了错，照样能输出文本。下面把四种症状都故意做出来，看 `eviction_report` 怎么说。先看两种慢慢变坏的：六篇 193 个 token 的文本，一边读一边问，分三段来看，用带衰减的 H2O。一次把近期窗口从 16 改成 1；另一次换成一种策略，它只记下提示词看过什么，后面的一概不记：
+# 移植错了，照样能输出文本。所以我们故意做出四种故障，看看 `eviction_report` 分别怎么说。
+#
+# 前两种是慢慢变坏的。模型读六篇 193 个 token 的文本，一边读一边回答问题，分三段评分，策略是带衰减的 H2O。一次运行把近期窗口从 16 改成 1；另一次换了一个策略，它只记录提示词看过什么，之后的一概不记：
 
 # %% key="stale_policy" lang="en"
 from dataclasses import dataclass
@@ -336,19 +355,19 @@ Table(["policy", "n_recent", "what the report says"], findings)
 Table(["策略", "n_recent", "报告的说法"], findings)
 
 # %% [markdown] key="failures_read" lang="en"
-# - **Drift** (`window_small`). With a window of 1 the ordinary words are lost from the first third on: whatever has just been written is gone before a later query could look at it.
-# - **The cliff** (`scores_stale`). With scores that stand still since the prompt, the first third looks sound. Then it gets worse and worse, the longer the text, while the run without a finding stays near the full cache. (The first finding comes along: what is new never gets a score.)
+# - **Drift** (`window_small`). With a window of 1, the ordinary words get hard to guess from the first third on: the perplexity is 68.4 instead of 8.04. A new token is dropped before any later query can look at it.
+# - **The cliff** (`scores_stale`). When the scores stand still after the prompt, the first third looks fine at 8.45. Then it gets worse the longer the text is, 21.6 and 51.5, while the run without a fault stays near the full cache. (`window_small` is reported as well, because new tokens never get a score.)
 #
-# And look at the answers. In *both* failures there are more of them than in the run without a finding. The facts stand at the beginning of these texts, a kept set that is frozen there happens to hold more of them, and a benchmark of recall would have called the bug an improvement.
+# Now look at the answers. *Both* faulty runs answer more questions than the sound one, 74 and 60 % against 39 % in the last third. The facts stand at the beginning of these texts, and a kept set that is frozen there happens to hold more of them. A benchmark that measures only recall would have called the bug an improvement.
 #
-# The third symptom is **garbage, because the sinks went**. tiny-mla has no sinks worth the name, so it cannot show the failure. `model_with_a_sink` can: it is a DeepSeek-V3 of one layer whose random weights were changed in a few places, so that every query finds the first token, and the first token says nothing.
-# %% [markdown] key="failures_read" lang="zh" src="892b428a"
-# - **跑题**（`window_small`）。窗口为 1 时，从第一段起，普通的词就猜不准了：刚写下的 token，还没等后面的 query 来看，就被淘汰了。
-# - **断崖**（`scores_stale`）。得分停在提示词那里不动，第一段看上去还好好的；文本越长就越差，而没有问题的那次运行一直在完整缓存附近。（`window_small` 也跟着出现：新来的 token 永远没有得分。）
+# The third symptom is **garbage because the sinks were dropped**. tiny-mla can't show it, since it has no sinks worth the name. `model_with_a_sink` can. It is a DeepSeek-V3 of one layer with random weights, changed in a few places so that every query finds the first token and the first token adds nothing:
+# %% [markdown] key="failures_read" lang="zh" src="54ac2228"
+# - **跑题**（`window_small`）：窗口为 1 时，从第一段起普通词就猜不准了，困惑度是 68.4，正常是 8.04。因为新的 token 还没等后面的 query 看到，就被淘汰了。
+# - **断崖**（`scores_stale`）：得分停在提示词那里不再更新。第一段看上去还正常（8.45），后面文本越长越差，到了 21.6 和 51.5，而没有故障的运行一直在完整缓存附近。（报告里也有 `window_small`，因为新来的 token 一直没有得分。）
 #
-# 再看回答。**两种**故障里，答对的都比没有问题的那次还多。因为这些文本的事实都写在开头，留下的集合冻结在开头，碰巧多留住了一些；只看召回的评测，会把这个 bug 当成改进。
+# 再看答对多少。**两种**故障答对的都比正常运行还多：最后一段是 74% 和 60%，而正常运行只有 39%。因为这些文本的事实都写在开头，留下的 token 冻结在开头，碰巧多保住了一些事实。如果评测只看召回率，就会把这个 bug 当成改进。
 #
-# 第三种症状是**汇点被淘汰，输出乱码**。tiny-mla 没有像样的汇点，所以用它演示不出来。`model_with_a_sink` 可以：它是只有一层的 DeepSeek-V3，权重随机，只改了几处，使每个 query 都找得到第一个 token，而第一个 token 什么内容也没有。
+# 第三种症状是**汇点被淘汰，输出乱码**。tiny-mla 没有像样的汇点，演示不出来，所以要换 `model_with_a_sink`。它是只有一层的 DeepSeek-V3，权重随机，只改了几处，使每个 query 都会看第一个 token，而第一个 token 不带任何内容：
 
 # %% key="sinks" tags="hardware"
 from minikv.course.lessons.l15.sink_model import model_with_a_sink, on_first, same_words, texts
@@ -377,13 +396,13 @@ show(bars(names, {"相同": [round(same, 1) for _, same, _ in found]}, x="与完
 Table(["第一个 token 上的注意力", "占比"], zip(["model_with_a_sink", "tiny-mla"], shares))
 
 # %% [markdown] key="sinks_read" lang="en"
-# 24 tokens are kept in each case, and one of them decides. So a test of your own needs a model that *has* what could break.
+# Each run keeps 24 tokens, and one of them makes the difference. So if you write a test of your own, use a model that *has* the property that could break.
 #
-# The last symptom is **memory that grows although eviction is installed**: the cache is of a class that forgets nothing. By default that is refused; `other_caches="pass"` lets it through, and the report names it. Here is one text, token by token, in a cache that forgets and in one that was let through:
-# %% [markdown] key="sinks_read" lang="zh" src="52d681f1"
-# 每次留的都是 24 个 token，起决定作用的是其中一个。所以自己写测试，要用一个**具有**那种性质的模型，才测得出它会不会坏。
+# The last symptom is **memory that grows although eviction is installed**. The cause is a cache of a class that never evicts. By default the package refuses it; with `other_caches="pass"` it is let through, and the report names it. Here is one text, read token by token with a cache that evicts and with one that was let through:
+# %% [markdown] key="sinks_read" lang="zh" src="45db27d0"
+# 每次留的都是 24 个 token，起决定作用的只有其中一个。所以自己写测试时，要用一个**具有**这种性质的模型，才测得出它有没有坏。
 #
-# 最后一种症状是**装了淘汰，显存还在涨**：传进来的缓存属于一个什么都不忘的类。默认会拒绝；`other_caches="pass"` 让它通过，报告会指出它的名字。下面把同一篇文本一个 token 一个 token 地读，一次用会遗忘的缓存，一次用放行的缓存：
+# 最后一种症状是**装了淘汰，显存还在涨**，原因是传进来的缓存属于一个从不淘汰的类。默认情况下本包会拒绝；设了 `other_caches="pass"` 就会放行，并在报告里指出来。下面把同一篇文本一个 token 一个 token 地读两遍，一次用会淘汰的缓存，一次用被放行的缓存：
 
 # %% key="grows" lang="en"
 from transformers import StaticCache
@@ -432,21 +451,21 @@ with torch.no_grad(), install_kv_eviction(model, policy="h2o", budget=28, n_rece
 # %% [markdown] key="check" lang="en"
 # ## Recap
 #
-# - A port is three calls in one order: `update`, `observe`, `evict`, and `evict` only when the output has been computed.
-# - It is proved against a known implementation: the logits agree in all 34 forwards, and the same 48 of 200 tokens are left.
-# - Recall hides failures. With a window of 1, three of four questions were answered, against about a third without a fault, while perplexity rose about eightfold.
-# - A test needs a model that has the property: with 99.5 % of the attention on the first token, `n_sink=0` left 6 % of the next words as they were.
+# - A port is three calls in this order: `update`, `observe`, `evict`. `evict` comes only after the output has been computed.
+# - You prove it against an implementation that you trust. Here the logits agreed in all 34 forwards, and the same 48 of 200 tokens were left.
+# - Recall hides failures. With a window of 1 the model answered three of four questions, against about a third without the fault, while its perplexity was about eight times as high.
+# - A test needs a model that has the property in question. With 99.5 % of the attention on the first token, `n_sink=0` left only 6 % of the next words as they were.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="check" lang="zh" src="1e7bd751"
+# %% [markdown] key="check" lang="zh" src="b68f1240"
 # ## 本课小结
 #
-# - 移植就是按次序做三个调用：`update`、`observe`、`evict`，而且要等输出算好之后才 `evict`。
-# - 证明的办法是与已知的实现对照：34 次前向计算的 logit 都一致，最后留下的 200 个里的 48 个 token 也相同。
-# - 只看召回会漏掉故障。窗口为 1 时，四题能答对三题，没有故障时却只有三分之一左右；与此同时，困惑度升到了八倍上下。
-# - 测试要用具有该性质的模型：99.5% 的注意力都在第一个 token 上时，`n_sink=0` 之后只有 6% 的下一个词没有变。
+# - 移植就是按这个次序做三个调用：`update`、`observe`、`evict`，而且要等输出算好之后才能 `evict`。
+# - 证明的办法是与可信的实现对照：这里 34 次前向计算的 logit 都一致，200 个 token 里留下的 48 个也完全相同。
+# - 只看召回率会漏掉故障。窗口为 1 时，四题能答对三题，没有故障时只有三分之一左右，但困惑度是后者的八倍上下。
+# - 测试要用具有该性质的模型：99.5% 的注意力都在第一个 token 上时，设 `n_sink=0` 之后，只有 6% 的下一个词没有变。
 #
 # ## 自我检查
 #
@@ -459,44 +478,45 @@ explain("what_a_port_needs")
 explain("why_the_tests_passed")
 
 # %% [markdown] key="exercises" lang="en"
-# ## In the wild
-#
-# - [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370): three eviction caches wrote garbage, because the causal mask took what was left for an unbroken stretch of the text. "The mask" above explains it.
-# - [keys_values #140](https://github.com/awslabs/keys_values/issues/140): in July 2026 evicting caches wrote garbage on a real model, while the unit tests passed. A [pull request](https://github.com/awslabs/keys_values/pull/142) named the reason: "Toy random models have no sink structure, which is why unit tests pass."
-# - Notes to an implementation of H2O for DeepSeek-V3, "How It Works: Architectural Notes", list the four symptoms. They slice a cache of an older transformers; [appendix A](A_errata.ipynb) corrects what has changed since.
-#
 # ## Exercises
 #
-# 1. `latent_scores`: one score a token, from all the heads that there are.
-# %% [markdown] key="exercises" lang="zh" src="947073c1"
-# ## 实战现场
-#
-# - [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370)：三种会淘汰的缓存输出了乱码，因为因果掩码把剩下的 token 当成了文本里连续的一段。原因见上面的“掩码”。
-# - [keys_values #140](https://github.com/awslabs/keys_values/issues/140)：2026 年 7 月，淘汰缓存在真实模型上输出乱码，单元测试却都能通过。后来的一个 [PR](https://github.com/awslabs/keys_values/pull/142) 指出了原因：随机的玩具模型没有汇点，所以单元测试能通过。
-# - 有一份在 DeepSeek-V3 上实现 H2O 的说明，《How It Works: Architectural Notes》，列出了这四种症状。它切的是旧版 transformers 的缓存，过时之处见[附录 A](A_errata.ipynb)。
-#
+# 1. `latent_scores`: one score a token, summed over all heads.
+# %% [markdown] key="exercises" lang="zh" src="5f6508e1"
 # ## 练习
 #
-# 1. `latent_scores`：问遍所有的头，一个 token 一个得分。
+# 1. `latent_scores`：对所有的头求和，每个 token 一个得分。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
 # | symptom | the command that decides |
 # |---|---|
-# | garbage, drift, a cliff, growing memory | `print(eviction_report(model).text())`, and the attention on the first token with `output_attentions=True` |
-# %% [markdown] key="stuck" lang="zh" src="e1fcc133"
+# | garbage, drift, a cliff or growing memory | `print(eviction_report(model).text())`; for sinks also the attention on the first token, with `output_attentions=True` |
+# %% [markdown] key="stuck" lang="zh" src="f1411479"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 乱码、跑题、断崖、显存上涨 | `print(eviction_report(model).text("zh"))`，再用 `output_attentions=True` 看第一个 token 上的注意力 |
+# | 乱码、跑题、断崖或显存上涨 | `print(eviction_report(model).text("zh"))`；怀疑汇点时，再用 `output_attentions=True` 看第一个 token 上的注意力 |
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370): three evicting caches wrote garbage, because the causal mask took the rows that were left for one unbroken stretch of the text. "The mask" above explains it.
+# - [keys_values #140](https://github.com/awslabs/keys_values/issues/140): in July 2026 evicting caches wrote garbage on a real model, while all unit tests passed. A [pull request](https://github.com/awslabs/keys_values/pull/142) gave the reason: "Toy random models have no sink structure, which is why unit tests pass."
+# - The notes "How It Works: Architectural Notes" for H2O on DeepSeek-V3 list the four symptoms. They slice the cache of an older transformers; [appendix A](A_errata.ipynb) says what has changed since.
+# %% [markdown] key="wild" lang="zh" src="ea0aa650"
+# ## 实战现场
+#
+# - [VeloxQuant-MLX #370](https://github.com/rajveer43/VeloxQuant-MLX/issues/370)：三种会淘汰的缓存都输出乱码，因为因果掩码把剩下的行当成了文本里连续的一段。原因见上面的“掩码”。
+# - [keys_values #140](https://github.com/awslabs/keys_values/issues/140)：2026 年 7 月，会淘汰的缓存在真实模型上输出乱码，单元测试却全部通过。后来的一个 [PR](https://github.com/awslabs/keys_values/pull/142) 说明了原因：随机的玩具模型没有汇点，所以单元测试能通过。
+# - 有一份在 DeepSeek-V3 上实现 H2O 的说明，《How It Works: Architectural Notes》，列出了这四种症状。它切的是旧版 transformers 的缓存，之后的变化见[附录 A](A_errata.ipynb)。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# In these lessons memory went because we sent it away. [Lesson 16](16_where_did_6gb_go.ipynb) is about memory that ought to have gone and did not: 6 GB after `generate()`, five suspects, and an experiment for each.
-# %% [markdown] key="next" lang="zh" src="fc8f3eec"
+# In these lessons memory was free because we evicted tokens. [Lesson 16](16_where_did_6gb_go.ipynb) is about memory that should be free and isn't: 6 GB are missing after `generate()`. There are five suspects, and each gets an experiment.
+# %% [markdown] key="next" lang="zh" src="d2a3aac8"
 # ## 下一课
 #
-# 这几课里，显存空出来，是因为我们让它走。[第 16 课](16_where_did_6gb_go.ipynb)要讲的是本该走而没有走的：`generate()` 之后的 6 GB，五个嫌疑对象，每个做一次实验。
+# 这几课里，显存能空出来，是因为我们淘汰了 token。[第 16 课](16_where_did_6gb_go.ipynb)要追查的是本该空出来却没有空出来的显存：`generate()` 之后少了 6 GB，嫌疑对象有五个，每个做一次实验。

@@ -7,7 +7,7 @@ from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.eviction import H2O
 from minikv.eviction.hf.observe import Logits, column_stats
-from tests.course.mutants import assert_exercise, assert_question
+from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 LESSON: Lesson = find_lesson("15b")
 EXERCISES = {exercise.id: exercise for exercise in LESSON.exercises}
@@ -36,6 +36,11 @@ def scores_in_one_product(state, q_latent, q_rope, latent, rope, scale):
 
 def test_latent_scores():
     assert_exercise(EXERCISES["15b.1"], right=[scores_in_loops, scores_in_one_product], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
+def test_prediction(prediction):
+    assert_prediction(prediction, "15b")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)
