@@ -130,6 +130,16 @@ class Exercise:
         return fn(*values) if self.drive is None else self.drive(fn, *values)
 
 
+@dataclass(frozen=True)
+class Refused:
+    """What ``Exercise.drive`` records for a call that raised ``kind``, where refusing can be the right answer.
+
+    The report says in words what should be raised.
+    """
+
+    kind: type[Exception]
+
+
 def _by_name(signature: tuple[str, ...], case: Case) -> dict[str, object]:
     if isinstance(case, Mapping):
         return {name: case[name] for name in signature}

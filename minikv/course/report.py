@@ -6,7 +6,7 @@ from typing import Any
 
 from minikv.course.check import HINT_LEVELS, Verdict
 from minikv.course.compare import Mismatch, cut, mismatch, shown
-from minikv.course.exercise import Exercise
+from minikv.course.exercise import Exercise, Refused
 from minikv.i18n import escape_controls, text
 
 
@@ -54,11 +54,15 @@ def hint_text(exercise: Exercise, verdict: Verdict, level: int, lang: str) -> st
 def _table(verdict: Verdict, say) -> list[str]:
     rows = [(name, shown(value)) for name, value in verdict.case.items()]
     if verdict.kind == "wrong":
-        rows += [(say("expected"), shown(verdict.expected)), (say("yours"), shown(verdict.got))]
+        rows += [(say("expected"), _answer(verdict.expected, say)), (say("yours"), _answer(verdict.got, say))]
     width = max((_columns(name) for name, _ in rows), default=0)
     return [
         f"    {name}{' ' * (width - _columns(name))} = {_indent(value, width + 7)}" for name, value in rows
     ]
+
+
+def _answer(value: object, say) -> str:
+    return say("refused", error=value.kind.__name__) if isinstance(value, Refused) else shown(value)
 
 
 def _columns(name: str) -> int:
@@ -84,6 +88,10 @@ def _note(exercise: Exercise, verdict: Verdict, say) -> str:
     """The kind of difference and its place in the answer; "" where the two values show it."""
     if not verdict.differs:
         return ""
+    if (
+        verdict.got is None and verdict.misconception is not None
+    ):  # a known mistake: its hint says where None is from
+        return ""
     if exercise.equal is not None:  # the exercise compares in its own way: no place to name
         if type(verdict.expected) is type(verdict.got):
             return ""
@@ -97,6 +105,10 @@ def _note(exercise: Exercise, verdict: Verdict, say) -> str:
 
 def _how(found: Mismatch, say) -> str:
     expected, got = found.expected, found.got
+    if isinstance(expected, Refused):
+        return say("differs_refusal_due", error=expected.kind.__name__)
+    if isinstance(got, Refused):
+        return say("differs_refused", error=got.kind.__name__)
     if _is_finite(expected) and _is_endless(got):
         return say("differs_finite", got=got)
     match found.kind:

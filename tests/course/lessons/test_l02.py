@@ -5,8 +5,10 @@ import math
 
 import pytest
 
-from minikv.course import find_exercise, find_lesson
+from minikv.course import find_exercise, find_lesson, run_check
 from minikv.course.lessons.l02 import cache_bytes
+from minikv.course.report import report
+from minikv.i18n import LANGUAGES, text
 from minikv.nano import kv_cache
 from minikv.plan import CacheSpec, find_model
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
@@ -91,6 +93,17 @@ def test_prediction(prediction):
 @pytest.mark.parametrize("key", LESSON.questions)
 def test_question(key):
     assert_question(key, "02")
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_null_that_is_returned_gets_its_own_hint_alone(lang):
+    def with_get(config):
+        return config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+
+    exercise = find_exercise("02.2")
+    said = report(exercise, run_check(exercise, with_get), name="fn", hint=1, seed=0, lang=lang)
+    assert text("lesson_02.head_dim_of.null_is_not_absent.hint1", lang) in said
+    assert text("course.differs_none", lang) not in said
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,7 +7,7 @@ import pytest
 from minikv.course import find_exercise, find_lesson, run_check
 from minikv.course.lessons.l02b import rank_heads, windowed_bytes
 from minikv.course.report import report
-from minikv.i18n import text
+from minikv.i18n import LANGUAGES, text
 from minikv.plan import CacheSpec, find_model
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
@@ -139,6 +139,22 @@ def test_a_float_is_not_a_number_of_heads_and_the_report_says_so():
     assert text("course.differs_whole", "en", got=repr(verdict.got)) in report(
         exercise, verdict, name="fn", hint=1, seed=0, lang="en"
     )
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_refusal_is_asked_for_in_words_not_by_the_name_of_a_class(lang):
+    def answers_always(kv_heads, tp):
+        return max(1, kv_heads // tp) if kv_heads % tp == 0 or tp % kv_heads == 0 else 7
+
+    def refuses_always(kv_heads, tp):
+        raise ValueError
+
+    exercise = find_exercise("02b.3")
+    for fn, key in ((answers_always, "differs_refusal_due"), (refuses_always, "differs_refused")):
+        said = report(exercise, run_check(exercise, fn), name="fn", hint=1, seed=0, lang=lang)
+        assert text(f"course.{key}", lang, error="ValueError") in said
+        assert text("course.refused", lang, error="ValueError") in said
+        assert "Refused" not in said
 
 
 @pytest.mark.parametrize("seed", range(20))

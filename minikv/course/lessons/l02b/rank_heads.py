@@ -3,16 +3,7 @@
 import random
 
 from minikv.course import Exercise, Misconception
-
-
-class RaisedValueError:
-    """The result that a check records for a function that refuses its arguments. No value of a learner's equals it."""
-
-    def __repr__(self) -> str:
-        return "raises ValueError"
-
-
-_REFUSED = RaisedValueError()
+from minikv.course.exercise import Refused
 
 
 def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
@@ -28,11 +19,11 @@ def _refuses_replication(kv_heads: int, tp: int) -> int:
 
 
 def _or_refused(fn, kv_heads: int, tp: int):
-    """Return what ``fn`` returns, or ``_REFUSED`` for a ValueError, the right answer where no split exists."""
+    """Return what ``fn`` returns, or that it refused with a ValueError, the right answer where no split exists."""
     try:
         return fn(kv_heads, tp)
     except ValueError:
-        return _REFUSED
+        return Refused(ValueError)
 
 
 def _ranks(rng: random.Random) -> list[tuple]:
