@@ -21,21 +21,21 @@
 # **How many bytes does one token take in the KV cache?**
 #
 # The PagedAttention paper has a formula, `2 * hidden_size * layers * bytes`.
-# For Qwen2.5-7B, with the weights in int8, it was once filled in as 2 × 3,584 × 28 × 8: 1,605,632 bytes a token, or 4.59 GiB for a request of 3,072 tokens.
+# For Qwen2.5-7B with weights in int8, a user once filled it in as 2 × 3,584 × 28 × 8. That makes 1,605,632 bytes a token, or 4.59 GiB for a request of 3,072 tokens.
 # On a real GPU a request took a small part of that.
 #
-# Here is the whole budget of one GPU. The bar is its memory; turn a knob, and read the sentence below it.
-# %% [markdown] key="question" lang="zh" src="e6035914"
+# Here is the budget of one GPU. The bar is its memory; turn a knob and read the sentence below.
+# %% [markdown] key="question" lang="zh" src="c99d2888"
 # ## 问题
 #
-# 你想知道自己的 GPU 能同时容纳多少个请求。
+# 你想知道自己的 GPU 能同时放下多少个请求。
 # **一个 token 在 KV 缓存里占多少字节？**
 #
-# PagedAttention 论文里有一个公式：`2 * hidden_size * layers * 字节数`。
-# 权重为 int8 的 Qwen2.5-7B，有人代入 2 × 3,584 × 28 × 8，得到每个 token 1,605,632 字节，一个 3,072 token 的请求 4.59 GiB。
-# 而在真实的 GPU 上，一个请求只用了其中一小部分。
+# PagedAttention 论文给出的公式是 `2 * hidden_size * layers * 字节数`。
+# 对权重为 int8 的 Qwen2.5-7B，有用户代入 2 × 3,584 × 28 × 8，得到每个 token 1,605,632 字节，3,072 个 token 就是 4.59 GiB。
+# 可在真实的 GPU 上，一个请求只用了一小部分。
 #
-# 下面是一块 GPU 的全部预算：横条就是它的显存。拨动任意一项，再看下面那句话。
+# 下面是一块 GPU 的预算，横条就是显存。拨动选项，看下面那句话。
 
 # %% key="widget_code" lang="en"
 from minikv.course.widgets import BudgetWidget
@@ -52,42 +52,46 @@ show(widget, text=widget.text())
 # %% [markdown] key="able" lang="en"
 # After this lesson you can
 #
-# - **price** a token from four numbers of a config, and say which config field gives each;
-# - **find** the factor that is wrong in an estimate that is 2, 4, 7 or 28 times off;
+# - **price** a token from four numbers of a config, and say which field gives each of them;
+# - **find** the wrong factor in an estimate that is 2, 4, 7 or 28 times off;
 # - **say** how many sequences fit, and from how many tokens on the cache outweighs the weights.
-# %% [markdown] key="able" lang="zh" src="41404171"
-# 学完本课，你能够：
+#
+# You need [lesson 00](00_start_here.ipynb): tokens, blocks, and the difference between GB and GiB.
+# %% [markdown] key="able" lang="zh" src="9b1345ce"
+# 学完本课，你能
 #
 # - 用配置里的四个数**算出**一个 token 的开销，并说出每个数取自哪个字段；
 # - 估算相差 2、4、7、28 倍时，**找出**错的是哪个因子；
-# - **说出**能放下多少条序列，以及从多少 token 起缓存比权重还大。
+# - **说出**能放下多少条序列，以及从多少个 token 起缓存比权重还大。
+#
+# 你需要[第 00 课](00_start_here.ipynb)的内容：token、块，以及 GB 与 GiB 的区别。
 
 # %% [markdown] key="widget" lang="en"
 # ## Try it: fill a GPU
 #
-# What torch sees of each card is as one public log printed it, rounded to 0.01 GiB; yours may differ.
-# %% [markdown] key="widget" lang="zh" src="69fb17df"
+# The memory of each card is what torch sees of it, as one public log printed it, to 0.01 GiB. Yours may differ a little.
+# %% [markdown] key="widget" lang="zh" src="46e3a0d3"
 # ## 动手试：装满一块 GPU
 #
-# 各显卡的 torch 可见显存取自一份公开日志，精确到 0.01 GiB；你的机器上可能不同。
+# 每种显卡的显存取 torch 可见的数值，来自一份公开日志，精确到 0.01 GiB；你的机器上可能略有不同。
 
 # %% [markdown] key="widget_tour" lang="en"
-# 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. Watch the cache eat the pool, and the sentence change when it no longer fits.
+# 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. The cache grows into the pool, and the sentence changes when it no longer fits.
 #    The largest batch that fits is the number beside "Sequences".
-# 2. **Change the KV cache dtype to fp8.** The weights do not move; the number of sequences doubles.
-# 3. **Choose Llama-3.1-70B.** It is refused at tp 1 (one GPU), before a single token: the weights alone are larger than the share. Now set tp to 2, and two GPUs share weights and heads.
-# 4. **Choose Llama-2-7B and a context above 4,096.** There is plenty of memory, and it is refused all the same: the model has no more positions.
+# 2. **Change the KV cache dtype to fp8.** The weights stay as they are, and the number of sequences doubles.
+# 3. **Choose Llama-3.1-70B.** With tp 1 (one GPU) it's refused before the first token, because the weights alone are larger than the share. Now set tp to 2, so that two GPUs share weights and heads.
+# 4. **Choose Llama-2-7B and a context above 4,096.** There is plenty of memory, but it's refused all the same, because the model has no more positions.
 #
-# *Reset* brings you back. The cell below computes these stops, the third one at tp 1 and at tp 2, so you can check what you read.
-# The widget takes your own model, too: `BudgetWidget(model="mine", configs={"mine": config})`, where `config` is anything that `from_config` takes.
-# %% [markdown] key="widget_tour" lang="zh" src="07828200"
-# 1. **把 H200 填满。** 每条序列 4,096 个 token，把“batch 大小”往右拖。看缓存怎样吃掉块池，放不下时那句话怎样变化。
-#    最大能放多少条，看“可容纳……的序列数”。
-# 2. **把 KV 缓存数据类型改成 fp8。** 权重不动，序列数翻倍。
-# 3. **选 Llama-3.1-70B。** tp 为 1（一块 GPU）时，一个 token 都还没有就被拒绝：光是权重就超过了可用的份额。再把 tp 设为 2，由两块 GPU 分担权重和头。
-# 4. **选 Llama-2-7B，上下文设到 4,096 以上。** 显存绰绰有余，照样被拒绝：模型没有更多的位置。
+# *Reset* brings you back to the start. The cell below computes these stops, the third one for tp 1 and for tp 2, so you can check what you read.
+# The widget takes your own model too: `BudgetWidget(model="mine", configs={"mine": config})`, where `config` is anything that `from_config` takes.
+# %% [markdown] key="widget_tour" lang="zh" src="1647808c"
+# 1. **把 H200 填满。** 每条序列 4,096 个 token，把“batch 大小”往右拖。缓存会逐渐占满块池，放不下时，那句话就变了。
+#    最多能放多少条，看“可容纳……的序列数”。
+# 2. **把 KV 缓存数据类型改成 fp8。** 权重不变，序列数翻倍。
+# 3. **选 Llama-3.1-70B。** tp 为 1（一块 GPU）时，第一个 token 还没来就被拒绝，因为光是权重就超过了可用的份额。再把 tp 设为 2，让两块 GPU 分担权重和头。
+# 4. **选 Llama-2-7B，上下文设到 4,096 以上。** 显存绰绰有余，仍然被拒绝，因为模型没有更多的位置。
 #
-# 点“重置”回到起点。下面的单元格会算出这几步的结果（第 3 步按 tp 为 1 和 2 各算一次），供你核对。
+# 点“重置”回到起点。下面的单元格会算出这几步的结果（第 3 步按 tp 为 1 和 2 各算一次），方便你核对。
 # 你自己的模型也可以放进来：`BudgetWidget(lang="zh", model="mine", configs={"mine": config})`，凡是 `from_config` 能接收的，都可以作为 `config`。
 
 # %% key="tour"
@@ -109,12 +113,12 @@ Table(["plan_memory(gpu='H200', ...)", "max_batch(4096)"], rows)
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# Work it out on paper before you read on.
-# Run the cell as it is to see the question; put your number in place of `...` and run it again.
-# %% [markdown] key="predict_first" lang="zh" src="c3589856"
+# Work this one out on paper before you read on.
+# Run the cell as it is to see the question. Then put your number in place of `...` and run it again.
+# %% [markdown] key="predict_first" lang="zh" src="4c3ad303"
 # ## 先猜一猜
 #
-# 往下读之前，先在纸上算一算。
+# 继续往下读之前，先在纸上算一算。
 # 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
 
 # %% key="predict_one_token"
@@ -125,12 +129,14 @@ predict("one_token", ...)
 #
 # In every layer, attention needs two vectors of each earlier token: its key and its value.
 # The KV cache keeps both, once for each KV head.
-# The third vector of a token, its query Q, is used in the one step that computes this token: it is compared with all the keys so far.
-# No later token asks for it, so it is not kept.
+# A token also has a query, but that one is used only in the step that computes this token, where it is compared with all the keys so far.
+# No later token asks for it, so the cache doesn't keep it.
+#
+# That gives a product of five factors:
 #
 # $$\text{bytes per token} = 2 \cdot L \cdot H_{kv} \cdot D \cdot s$$
 #
-# | Symbol | What it counts | Unit | Where it stands | Llama-3.1-8B |
+# | symbol | what it counts | unit | where it stands | value here (Llama-3.1-8B) |
 # |---|---|---|---|---|
 # | $2$ | one K and one V | vectors a head | in no config | 2 |
 # | $L$ | layers that cache | layers | `num_hidden_layers` | 32 |
@@ -138,20 +144,23 @@ predict("one_token", ...)
 # | $D$ | elements of one vector | elements | `head_dim`, or `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
 # | $s$ | bytes of one element | bytes | the dtype of the *cache* | bf16: 2 |
 #
-# With the numbers put in: 2 × 32 × 8 × 128 × 2 B = 131,072 B.
-# `hidden_size` appears only as a way to get $D$, and often it is the wrong way (see "The head_dim trap").
+# $$2 \cdot 32 \cdot 8 \cdot 128 \cdot 2 = 131{,}072 \text{ bytes}$$
+#
+# `hidden_size` appears only as a way to get $D$, and often it's the wrong way, as "The head_dim trap" shows.
 # Here is that token, drawn from the model's config:
-# %% [markdown] key="formula" lang="zh" src="bf84a7aa"
+# %% [markdown] key="formula" lang="zh" src="0a24b279"
 # ## 公式
 #
 # 在每一层，注意力都需要前面每个 token 的两个向量：key 和 value。
-# KV 缓存（KV cache）把两者都存下来，每个 KV 头存一份。
-# token 还有第三个向量 query（Q），只在计算这个 token 的那一步里使用：与此前所有的 key 比较。
-# 后面的 token 都不会再用到它，所以不缓存。
+# KV 缓存（KV cache）把两者都存下来，每个 KV 头一份。
+# token 还有第三个向量 query，但它只在计算这个 token 的那一步里用到，用来与此前所有的 key 比较。
+# 后面的 token 都用不到它，所以不缓存。
+#
+# 于是得到五个因子的乘积：
 #
 # $$\text{每 token 字节数} = 2 \cdot L \cdot H_{kv} \cdot D \cdot s$$
 #
-# | 符号 | 含义 | 单位 | 出处 | Llama-3.1-8B |
+# | 符号 | 含义 | 单位 | 出处 | 本例取值（Llama-3.1-8B） |
 # |---|---|---|---|---|
 # | $2$ | 一个 K，一个 V | 向量 / 头 | 配置里没有 | 2 |
 # | $L$ | 有缓存的层数 | 层 | `num_hidden_layers` | 32 |
@@ -159,9 +168,10 @@ predict("one_token", ...)
 # | $D$ | 一个向量的元素数，即头维度（`head_dim`） | 元素 | `head_dim`，或 `hidden_size / num_attention_heads` | 4096 / 32 = 128 |
 # | $s$ | 一个元素的字节数 | 字节 | **缓存**的数据类型 | bf16：2 |
 #
-# 代入数字：2 × 32 × 8 × 128 × 2 B = 131,072 B。
-# `hidden_size` 只是求 $D$ 的一条途径，而且常常是错的（见“head_dim 陷阱”一节）。
-# 下面根据模型的配置，把这个 token 画出来：
+# $$2 \cdot 32 \cdot 8 \cdot 128 \cdot 2 = 131{,}072 \text{ 字节}$$
+#
+# `hidden_size` 只是求 $D$ 的一条途径，而且常常行不通，“head_dim 陷阱”一节会讲到。
+# 下图根据模型的配置，画出这个 token：
 
 # %% key="token_picture" lang="en"
 from minikv.course.diagrams import attention_heads, token_boxes
@@ -174,9 +184,9 @@ from minikv.course.diagrams import attention_heads, token_boxes
 show(token_boxes({"Llama-3.1-8B": "Llama-3.1-8B"}, lang="zh"))
 
 # %% [markdown] key="by_hand" lang="en"
-# Each row of the picture is a factor of the formula. The product by hand, and the same from the package:
-# %% [markdown] key="by_hand" lang="zh" src="7dd279bc"
-# 图下的每一行对应公式里的一个因子。先手算乘积，再让程序包来算：
+# Each row of the picture is a factor of the formula. Here is the product by hand, and the same from the package:
+# %% [markdown] key="by_hand" lang="zh" src="6d38ccc1"
+# 图下的每一行对应公式里的一个因子。同样的乘积，手算一遍，再让程序包算一遍：
 
 # %% key="one_call" lang="en"
 from minikv.plan import CacheSpec
@@ -194,10 +204,10 @@ Table(["手算，B", "bytes_for(1)"], [[by_hand, spec.bytes_for(1)]])
 
 # %% [markdown] key="explain_spec" lang="en"
 # `from_config` takes a name of the catalogue, a `config.json`, a model folder, a dict or a Hugging Face config object.
-# Ask it where its number comes from: it names each field that it read.
-# %% [markdown] key="explain_spec" lang="zh" src="3eeabd5f"
+# If you wonder where its number comes from, ask it: the spec names each field that it read.
+# %% [markdown] key="explain_spec" lang="zh" src="c89878cc"
 # `from_config` 可以接收目录里的模型名、`config.json`、模型文件夹、dict，也可以接收 Hugging Face 的配置对象。
-# 想知道数字从哪里来，就让它解释：它会列出读过的每个字段。
+# 想知道数字从哪里来，直接问它就行：它会列出读过的每个字段。
 
 # %% key="explain_spec_code" lang="en"
 spec.shown("en")
@@ -206,13 +216,17 @@ spec.shown("en")
 spec.shown("zh")
 
 # %% [markdown] key="token_block_sequence" lang="en"
-# **Per token, per block, per sequence.**
-# Engines hand out memory in blocks, usually of 16 tokens; one block spans all layers, K and V.
-# A sequence of $n$ tokens costs $n$ times the token as long as no layer has a window.
-# %% [markdown] key="token_block_sequence" lang="zh" src="fa8b23af"
-# **一个 token、一个块、一条序列**。
-# 推理引擎按块（block）分配显存，通常一块 16 个 token；一块贯穿所有层，K 和 V 都在内。
-# 只要没有窗口层，$n$ 个 token 的序列就是单个 token 的 $n$ 倍。
+# ### A token, a block, a sequence
+#
+# Engines hand out memory in blocks, usually of 16 tokens, and one block spans all layers, K and V.
+# A sequence of $n$ tokens costs $n$ times one token, as long as no layer has a window.
+# For example, 4,096 tokens of Llama-3.1-8B take 4,096 × 131,072 B = 512 MiB.
+# %% [markdown] key="token_block_sequence" lang="zh" src="145ec46f"
+# ### 一个 token、一个块、一条序列
+#
+# 推理引擎按块（block）分配显存，通常 16 个 token 一块，一块包含所有层的 K 和 V。
+# 只要没有窗口层，$n$ 个 token 的序列就占单个 token 的 $n$ 倍。
+# 例如 Llama-3.1-8B 的 4,096 个 token，占 4,096 × 131,072 B = 512 MiB。
 
 # %% key="token_block_sequence_code" lang="en"
 from minikv.units import GIB, exact_bytes, format_bytes, gib
@@ -233,13 +247,17 @@ most = f"max_tokens(1 GiB) = {spec.max_tokens(GIB):,}"
 Table(["缓存的内容", "大小"], rows, right=["大小"], lines=[most])
 
 # %% [markdown] key="inverse" lang="en"
-# `max_tokens` is the exact inverse of `bytes_for`: the most tokens that fit, never one too many.
+# `max_tokens` is the exact inverse of `bytes_for`: the most tokens that fit, and never one too many.
 #
-# **Now the answer to the question.**
-# %% [markdown] key="inverse" lang="zh" src="fc6f3007"
+# ### The answer to the question
+#
+# Now we can check the estimate from the top of the lesson.
+# %% [markdown] key="inverse" lang="zh" src="4f035781"
 # `max_tokens` 是 `bytes_for` 的精确反函数：返回放得下的最大 token 数，一个也不多算。
 #
-# **现在来回答开头的问题。**
+# ### 回答开头的问题
+#
+# 现在可以核对本课开头的那个估算了。
 
 # %% key="answer" lang="en"
 qwen = CacheSpec.from_config("Qwen2.5-7B-Instruct")
@@ -274,40 +292,41 @@ rows.append(["8 / itemsize", f"8 / {qwen.layers[0].itemsize}", 8 / qwen.layers[0
 Table(["因子", "代入数字", "倍数"], rows)
 
 # %% [markdown] key="answer_read" lang="en"
-# Two parts are wrong, and together they make the result 28 times too large.
+# Two factors are wrong, and together they make the result 28 times too large.
 #
-# - **7 times: `hidden_size`.** It stands for 28 attention heads of 128, but Qwen2.5-7B has only 4 KV heads.
-#   The formula comes from section 3 of the [PagedAttention paper](https://arxiv.org/abs/2309.06180), whose example is OPT-13B, a model with as many KV heads as attention heads.
-#   There it holds.
-# - **4 times: bits for bytes.** int8 is 8 *bits*, 1 byte.
-#   And int8 is what GPTQ did to the *weights*: the KV cache of this checkpoint stays in 16 bits, so $s = 2$.
+# - **7 times too much comes from `hidden_size`.** It stands for 28 attention heads of 128 elements, but Qwen2.5-7B has only 4 KV heads.
+#   The formula comes from section 3 of the [PagedAttention paper](https://arxiv.org/abs/2309.06180). Its example is OPT-13B, which has as many KV heads as attention heads, so there it holds.
+# - **4 times too much comes from bits in place of bytes.** int8 is 8 *bits*, which is 1 byte.
+#   Besides, GPTQ used int8 for the *weights*. The KV cache of this checkpoint stays in 16 bits, so $s = 2$.
 #
 # So a request of 3,072 tokens takes 0.176 GB, or 0.164 GiB.
-# %% [markdown] key="answer_read" lang="zh" src="889c6c84"
-# 错了两处，合起来是正确值的 28 倍。
+# %% [markdown] key="answer_read" lang="zh" src="394fc402"
+# 错了两个因子，合起来是正确值的 28 倍。
 #
 # - **7 倍来自 `hidden_size`。** 它等于 28 个注意力头乘以 128，而 Qwen2.5-7B 只有 4 个 KV 头。
-#   这个公式出自 [PagedAttention 论文](https://arxiv.org/abs/2309.06180)第 3 节，文中的例子是 OPT-13B：KV 头和注意力头一样多。
-#   对那个模型，公式成立。
+#   这个公式出自 [PagedAttention 论文](https://arxiv.org/abs/2309.06180)第 3 节，文中以 OPT-13B 为例。那个模型的 KV 头和注意力头一样多，所以公式成立。
 # - **4 倍来自把位当成字节。** int8 是 8 **位**，也就是 1 字节。
-#   何况 int8 是 GPTQ 对**权重**的量化：这个检查点的 KV 缓存仍是 16 位，所以 $s = 2$。
+#   何况 int8 是 GPTQ 对**权重**的量化，这个检查点的 KV 缓存仍是 16 位，所以 $s = 2$。
 #
-# 所以，一个 3,072 token 的请求占 0.176 GB，即 0.164 GiB。
+# 也就是说，一个 3,072 token 的请求只占 0.176 GB，即 0.164 GiB。
 
 # %% [markdown] key="gqa" lang="en"
 # ## Fewer KV heads: MHA, GQA, MQA
 #
+# Why does a model have fewer KV heads than attention heads? Because that makes its cache smaller.
 # Multi-head attention (MHA) has one KV head for each attention head.
-# Grouped-query attention (GQA) lets a group of attention heads share one KV head; multi-query attention (MQA) lets all of them share one.
-# Only $H_{kv}$ changes.
-# The third model is made up: Llama-3.1-8B as it would be with MQA.
-# %% [markdown] key="gqa" lang="zh" src="d79acd4f"
+# Grouped-query attention (GQA) lets a group of attention heads share one KV head, and multi-query attention (MQA) lets all of them share one.
+# In the formula only $H_{kv}$ changes.
+#
+# The third model below is made up: it is Llama-3.1-8B as it would be with MQA.
+# %% [markdown] key="gqa" lang="zh" src="d54d6cb5"
 # ## 减少 KV 头：MHA、GQA、MQA
 #
-# 多头注意力（MHA）给每个注意力头配一个 KV 头。
-# 分组查询注意力（GQA）让一组注意力头共用一个 KV 头；多查询注意力（MQA）则是所有注意力头共用一个。
-# 公式里变的只有 $H_{kv}$。
-# 第三个模型是虚构的：假如 Llama-3.1-8B 采用 MQA。
+# KV 头为什么比注意力头少？因为这样缓存就小。
+# 多头注意力（MHA）给每个注意力头都配一个 KV 头；分组查询注意力（GQA）让一组注意力头共用一个；多查询注意力（MQA）则让所有注意力头共用一个。
+# 对公式来说，变的只有 $H_{kv}$。
+#
+# 下面的第三个模型是虚构的：假如 Llama-3.1-8B 采用 MQA。
 
 # %% key="predict_gqa"
 predict("gqa_saves", ...)
@@ -327,9 +346,9 @@ models = {name: name for name in ("Llama-2-7B", "Llama-3.1-8B")} | {"Llama-3.1-8
 show(attention_heads(models, "zh"))
 
 # %% [markdown] key="gqa_layers" lang="en"
-# That is one layer. All layers of a token, and a fourth model beside them:
-# %% [markdown] key="gqa_layers" lang="zh" src="19d43fb8"
-# 以上是一层。再看一个 token 的所有层，并加上第四个模型：
+# That is one layer. Here are all layers of a token, with a fourth model beside them:
+# %% [markdown] key="gqa_layers" lang="zh" src="40a54ab7"
+# 以上只是一层。再看一个 token 的所有层，并加上第四个模型：
 
 # %% key="gqa_code" lang="en"
 models["Llama-2-70B"] = "Llama-2-70B"
@@ -358,15 +377,15 @@ show(token_boxes({name: models[name] for name in ("Llama-2-7B", "Llama-3.1-8B", 
 show(token_boxes({name: models[name] for name in ("Llama-2-7B", "Llama-3.1-8B", "Llama-2-70B")}, lang="zh"))
 
 # %% [markdown] key="gqa_read" lang="en"
-# Compare the areas: a token of Llama-2-**70B** (80 layers, GQA) costs less than one of Llama-2-**7B** (32 layers, MHA).
+# Compare the areas. A token of Llama-2-**70B** (80 layers, GQA) costs 327,680 B, which is less than the 524,288 B of Llama-2-**7B** (32 layers, MHA).
 # The number of parameters says nothing about the cache.
 #
-# A sequence multiplies that by its tokens, so each model is a straight line, and the lines keep their distance:
-# %% [markdown] key="gqa_read" lang="zh" src="c34ee326"
-# 比一比面积：Llama-2-**70B**（80 层，GQA）的一个 token 比 Llama-2-**7B**（32 层，MHA）的还便宜。
-# 参数量说明不了缓存的大小。
+# A sequence multiplies that by its tokens. So each model is a straight line, and the lines keep their distance:
+# %% [markdown] key="gqa_read" lang="zh" src="c1f34795"
+# 比一比面积：Llama-2-**70B**（80 层，GQA）的一个 token 占 327,680 B，比 Llama-2-**7B**（32 层，MHA）的 524,288 B 还少。
+# 可见参数量说明不了缓存的大小。
 #
-# 一条序列的开销要再乘以 token 数，所以每个模型都是一条直线，彼此的倍数不变：
+# 一条序列的开销等于它再乘以 token 数，所以每个模型都是一条直线，彼此的倍数保持不变：
 
 # %% key="gqa_chart" lang="en"
 from minikv.course.charts import lines
@@ -388,14 +407,14 @@ show(lines(series, x="序列的 token 数", y="GiB", log="xy"))
 # ## The head_dim trap
 #
 # Many calculators take `hidden_size // num_attention_heads` for $D$.
-# `head_dim` is a choice of the model's authors, and nothing ties it to that quotient.
-# Here is every model of the catalogue for which the quotient is wrong (models that cache latents are left to [lesson 03](03_the_2_86x_mistake.ipynb)).
-# %% [markdown] key="head_dim" lang="zh" src="848caa90"
+# But the authors of a model choose `head_dim` freely, and nothing ties it to that quotient.
+# The table lists every model of the catalogue for which the quotient is wrong. Models that cache latents are left to [lesson 03](03_the_2_86x_mistake.ipynb).
+# %% [markdown] key="head_dim" lang="zh" src="44dada39"
 # ## head_dim 陷阱
 #
-# 不少计算器用 `hidden_size // num_attention_heads` 当作 $D$。
-# `head_dim` 由模型作者选定，与这个商没有必然关系。
-# 下面列出目录中所有“商是错的”的模型（缓存潜在向量的模型留到[第 03 课](03_the_2_86x_mistake.ipynb)）。
+# 不少计算器直接用 `hidden_size // num_attention_heads` 当作 $D$。
+# 但 `head_dim` 由模型作者自行选定，与这个商没有必然关系。
+# 下表列出目录里所有“商是错的”的模型，缓存潜在向量的模型留到[第 03 课](03_the_2_86x_mistake.ipynb)。
 
 # %% key="head_dim_code" lang="en"
 from minikv.plan import model_names
@@ -432,17 +451,18 @@ head = ["模型", "hidden_size / 头数", "head_dim", "倍数"]
 Table(head, rows, right=head[1:2], lines=[f"{len(rows)} / {checked}"])
 
 # %% [markdown] key="head_dim_read" lang="en"
-# The last column is how many times the naive number the true one is. The error goes both ways: Qwen3-0.6B costs twice the naive number, Gemma-3-27B about three quarters of it.
+# The last column divides the true number by the naive one, and the error goes both ways.
+# Qwen3-0.6B costs twice the naive number, Gemma-3-27B about three quarters of it.
 # For Qwen3.5-27B the quotient is not even a whole number.
 #
-# A config writes `head_dim` in three ways, and all three occur: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama).
+# In configs you find `head_dim` in three spellings: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama).
 # `null` and nothing mean the same: divide.
-# %% [markdown] key="head_dim_read" lang="zh" src="93d8a0f7"
-# 最后一列是真实值与简单估算的比。误差有两个方向：Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 约为四分之三。
-# Qwen3.5-27B 的商甚至不是整数。
+# %% [markdown] key="head_dim_read" lang="zh" src="bb45dc64"
+# 最后一列是真实值除以简单估算的值，可以看到误差有两个方向：
+# Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 只有约四分之三，而 Qwen3.5-27B 的商甚至不是整数。
 #
-# 配置里 `head_dim` 有三种写法，而且都真实存在：写数字（Qwen3）、写 `null`（现在 transformers 保存的 Mixtral）、干脆不写（Llama）。
-# `null` 与不写含义相同：用除法。
+# 配置里的 `head_dim` 有三种写法：写数字（Qwen3），写 `null`（现在 transformers 保存的 Mixtral），或者干脆不写（Llama）。
+# `null` 与不写的含义相同，都是用除法。
 
 # %% key="three_ways"
 mixtral, glm = find_model("Mixtral-8x7B").config, find_model("GLM-5").config
@@ -454,27 +474,26 @@ Table(["Mixtral-8x7B", "B / token"], rows, lines=[f"GLM-5: {last}"])
 
 # %% [markdown] key="head_dim_mla" lang="en"
 # The last line shows a fourth meaning.
-# In GLM-5, as in the config class of DeepSeek-V3, `head_dim` is the part of a head that carries positions: 64 elements.
-# These models cache no heads at all, and the formula above does not hold for them.
-# They are [lesson 03](03_the_2_86x_mistake.ipynb).
-# %% [markdown] key="head_dim_mla" lang="zh" src="730ddd41"
+# In GLM-5, as in the config class of DeepSeek-V3, `head_dim` is only the part of a head that carries positions, 64 elements.
+# These models cache no heads at all, so the formula above doesn't hold for them.
+# [Lesson 03](03_the_2_86x_mistake.ipynb) is about them.
+# %% [markdown] key="head_dim_mla" lang="zh" src="04ef5a90"
 # 最后一行是第四种含义。
-# 在 GLM-5 里（DeepSeek-V3 的配置类也一样），`head_dim` 只是一个头中携带位置信息的部分：64 个元素。
-# 这类模型缓存的根本不是各个头，上面的公式对它们不成立。
-# 这是[第 03 课](03_the_2_86x_mistake.ipynb)的内容。
+# 在 GLM-5 里（DeepSeek-V3 的配置类也一样），`head_dim` 只是一个头中携带位置信息的那部分，即 64 个元素。
+# 这类模型缓存的根本不是各个头，所以上面的公式对它们不成立，[第 03 课](03_the_2_86x_mistake.ipynb)专门讲。
 
 # %% [markdown] key="break_it" lang="en"
 # ## Break it
 #
-# Size a pool of 8 GiB for Qwen3-0.6B with the naive `head_dim` of 64, and promise the tokens that it gives.
-# Then take one line out of a config: `num_key_value_heads`.
-# Say what each change does before you run the cell.
-# %% [markdown] key="break_it" lang="zh" src="0db55721"
+# First we size a pool of 8 GiB for Qwen3-0.6B with the naive `head_dim` of 64, and promise the tokens that this gives.
+# Then we take one line out of a config: `num_key_value_heads`.
+# Say what each change does before you run the cells.
+# %% [markdown] key="break_it" lang="zh" src="68cc1ad3"
 # ## 弄坏它
 #
-# 用 64 这个简单估算的 `head_dim`，为 Qwen3-0.6B 规划 8 GiB 的块池，并按算出的 token 数对外承诺。
+# 先用 64 这个简单估算的 `head_dim`，为 Qwen3-0.6B 规划 8 GiB 的块池，并按算出的 token 数对外承诺。
 # 再从一份配置里删掉一行：`num_key_value_heads`。
-# 运行之前，先说出这两处改动各有什么后果。
+# 运行之前，先说说这两处改动各有什么后果。
 
 # %% key="break_it_code" lang="en"
 naive = CacheSpec.from_config({**find_model("Qwen3-0.6B").config, "head_dim": 64})
@@ -515,30 +534,30 @@ CacheSpec.from_config(config).shown("en")
 CacheSpec.from_config(config).shown("zh")
 
 # %% [markdown] key="break_it_read" lang="en"
-# The promise needs twice the pool: the server starts, runs well while it is half empty, and fails under load.
+# The promise needs 16 GiB, twice the pool. Such a server starts, runs well while it is half empty, and fails under load.
 #
-# Without `num_key_value_heads` both classes fall back to 32 KV heads, and a token costs 4 times as much.
-# No error says so, because the config is valid: it describes an MHA model.
-# `explain` is how you notice: 32 KV heads, and `num_key_value_heads` is no longer among the fields read from the config.
-# %% [markdown] key="break_it_read" lang="zh" src="177dbd47"
-# 承诺的 token 需要两倍的块池：服务能启动，半空时一切正常，负载一高就失败。
+# Without `num_key_value_heads`, both classes fall back to 32 KV heads, and a token costs 4 times as much.
+# You get no error, because the config is valid: it describes an MHA model.
+# The spec's table is how you notice. It shows 32 KV heads, and `num_key_value_heads` is no longer among the fields that were read from the config.
+# %% [markdown] key="break_it_read" lang="zh" src="2a1117fc"
+# 承诺的 token 需要 16 GiB，是块池的两倍。这样的服务能启动，半空时一切正常，负载一高就失败。
 #
 # 没有 `num_key_value_heads`，两个配置类都会退回 32 个 KV 头，每个 token 的开销变成 4 倍。
-# 不会有任何报错，因为这份配置合法：它描述的是一个 MHA 模型。
-# 要发现这一点，就看 `explain`：KV 头是 32 个，而 `num_key_value_heads` 已不在“取自配置”的字段里。
+# 这时不会有任何报错，因为配置是合法的，只不过描述的是一个 MHA 模型。
+# 要发现问题，就看 spec 的表：KV 头是 32 个，而“取自配置”的字段里已经没有 `num_key_value_heads`。
 
 # %% [markdown] key="dtype" lang="en"
 # ## The cache has its own dtype
 #
-# $s$ is the dtype of the cache, not that of the weights.
-# fp8 with one scale a tensor halves bf16 exactly.
-# fp8 or int8 with one float32 scale for each token and head pays 4 bytes more for every 128 bytes of elements.
-# %% [markdown] key="dtype" lang="zh" src="e2732032"
+# $s$ is the dtype of the cache, not the dtype of the weights.
+# fp8 with one scale for a whole tensor takes exactly half of bf16.
+# fp8 or int8 with a float32 scale for each token and head pays 4 bytes more for every 128 bytes of elements: 2 × 32 × 8 × (128 + 4) = 67,584 B a token.
+# %% [markdown] key="dtype" lang="zh" src="5856257d"
 # ## 缓存有自己的数据类型
 #
 # $s$ 取决于缓存的数据类型，与权重的数据类型无关。
 # 整个张量共用一个缩放因子（scale）的 fp8，正好是 bf16 的一半。
-# 每个 token、每个头各带一个 float32 缩放因子的 fp8 或 int8，每 128 字节要多付 4 字节。
+# 如果每个 token、每个头各带一个 float32 缩放因子，fp8 和 int8 每 128 字节就要多付 4 字节：2 × 32 × 8 ×（128 + 4）= 67,584 B。
 
 # %% key="dtype_code"
 rows = []
@@ -551,14 +570,14 @@ Table(["kv_dtype", "B / token", ""], rows)
 # ## From how many tokens is the cache 70% of the memory?
 #
 # You can read that the KV cache is "70%+ of memory usage", and also that 4,096 tokens of Llama-3.1-8B are 0.54 GB in 8.5 GB, which is 6.3%.
-# Both can be right, for different loads.
-# Take Llama-3.1-8B, weights and cache only.
-# %% [markdown] key="seventy" lang="zh" src="0d55fcab"
+# Both can be right, because they describe different loads.
+# Let's take Llama-3.1-8B and look only at weights and cache.
+# %% [markdown] key="seventy" lang="zh" src="7a0e2934"
 # ## 多少 token 时，缓存占到 70%？
 #
 # 有的资料说“KV 缓存占显存的 70% 以上”，也有资料说，Llama-3.1-8B 的 4,096 个 token 在 8.5 GB 里占 0.54 GB，也就是 6.3%。
-# 负载不同，两个说法可以都对。
-# 以 Llama-3.1-8B 为例，只看权重和缓存。
+# 两种说法可以都对，因为说的是不同的负载。
+# 以 Llama-3.1-8B 为例，只看权重和缓存：
 
 # %% key="predict_seventy"
 predict("seventy_percent", ...)
@@ -612,28 +631,52 @@ marks = {"4,096": 4096, f"{enough:,}": enough}
 show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比，%", log="x", marks=marks, levels={"70%": 70}))
 
 # %% [markdown] key="seventy_read" lang="en"
-# One sequence never gets there, since the model has 131,072 positions.
-# A server does: a few hundred short chats, or three full contexts; with its pool full, an H200 stands at 88%.
-# So a note on one user at 4,096 tokens should say 3%, and a note on a full server 70% or more.
-# %% [markdown] key="seventy_read" lang="zh" src="67bc3d17"
+# The number comes from one equation. The cache $n \cdot t$ is 70% of cache and weights together when
+#
+# $$\frac{n \cdot t}{W + n \cdot t} = 0.7 \quad\Longleftrightarrow\quad n = \frac{7\,W}{3\,t}$$
+#
+# | symbol | what it is | value here |
+# |---|---|---|
+# | $W$ | bytes of the weights | 16,060,522,496 |
+# | $t$ | bytes of a token in the cache | 131,072 |
+# | $n$ | cached tokens, rounded up | 285,909 |
+#
+# $$7 \cdot 16{,}060{,}522{,}496 \;/\; (3 \cdot 131{,}072) = 285{,}908.15$$
+#
+# One sequence never gets there, since the model has only 131,072 positions.
+# A server does, with 280 chats of 1,024 tokens or with three full contexts. With its pool full, an H200 stands at 88%.
+# So a note on one user with 4,096 tokens should say 3%, and a note on a full server 70% or more.
+# %% [markdown] key="seventy_read" lang="zh" src="71540e42"
+# 这个数来自一个等式。缓存 $n \cdot t$ 占权重与缓存之和的 70%，也就是
+#
+# $$\frac{n \cdot t}{W + n \cdot t} = 0.7 \quad\Longleftrightarrow\quad n = \frac{7\,W}{3\,t}$$
+#
+# | 符号 | 含义 | 本例取值 |
+# |---|---|---|
+# | $W$ | 权重的字节数 | 16,060,522,496 |
+# | $t$ | 缓存里一个 token 的字节数 | 131,072 |
+# | $n$ | 缓存的 token 数，向上取整 | 285,909 |
+#
+# $$7 \cdot 16{,}060{,}522{,}496 \;/\; (3 \cdot 131{,}072) = 285{,}908.15$$
+#
 # 单条序列永远到不了，因为模型只有 131,072 个位置。
-# 服务器可以：几百个短对话，或者三条满长度的上下文；H200 的块池全部用满时，占比是 88%。
+# 服务器却可以：例如 280 个 1,024 token 的对话，或者三条满长度的上下文。H200 的块池全部用满时，占比是 88%。
 # 所以，讲单个用户、4,096 个 token 的笔记应当写 3%，讲满载服务器的才能写 70% 以上。
 
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
 # A token takes 2 × layers × KV heads × head_dim × bytes: 131,072 B for Llama-3.1-8B, 57,344 B for Qwen2.5-7B.
-# The formula with `hidden_size` was 28 times too large there: 7 times for 28 attention heads in place of 4 KV heads, 4 times for bits in place of bytes.
-# Only KV heads count: a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
+# With `hidden_size` the result for Qwen2.5-7B was 28 times too large: 7 times for 28 attention heads in place of 4 KV heads, and 4 times for bits in place of bytes.
+# Only the KV heads count, so a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
 # In 23 of the 57 models that we checked, `head_dim` is not `hidden_size / heads`.
 # One sequence of 4,096 tokens is 3.2% of weights and cache together; from 285,909 cached tokens on, the cache is 70%.
-# %% [markdown] key="recap" lang="zh" src="2dd4d11c"
+# %% [markdown] key="recap" lang="zh" src="6e567b75"
 # ## 本课小结
 #
 # 一个 token 占 2 × 层数 × KV 头数 × head_dim × 字节数：Llama-3.1-8B 是 131,072 B，Qwen2.5-7B 是 57,344 B。
-# 用 `hidden_size` 的公式在后者上大了 28 倍，其中 7 倍是因为把 4 个 KV 头算成 28 个注意力头，4 倍是因为把位当成字节。
-# 起作用的是 KV 头数，所以 Llama-2-70B 的一个 token（327,680 B）比 Llama-2-7B 的（524,288 B）便宜。
+# 用 `hidden_size` 给 Qwen2.5-7B 估算，结果大了 28 倍，其中 7 倍是把 4 个 KV 头算成了 28 个注意力头，4 倍是把位当成了字节。
+# 起作用的只有 KV 头数，所以 Llama-2-70B 的一个 token（327,680 B）比 Llama-2-7B 的（524,288 B）还便宜。
 # 检查过的 57 个模型里，有 23 个的 `head_dim` 不等于 `hidden_size / 头数`。
 # 一条 4,096 个 token 的序列只占权重与缓存之和的 3.2%；缓存达到 285,909 个 token 时，占比才到 70%。
 
@@ -658,14 +701,22 @@ explain("no_hidden_size")
 explain("seven_b_at_4k")
 
 # %% [markdown] key="exercise" lang="en"
-# The first exercise is right here: replace `...` with the formula, run the cell.
+# ## Exercises
+#
+# The first exercise is right here: replace `...` with the formula and run the cell.
 # `k_dim` and `v_dim` are the $D$ of K and the $D$ of V, which are equal in most models; `itemsize` is $s$.
+#
 # This function is the first part of *your engine*, a small inference engine in which fifteen functions are exercises. Once yours passes, its source is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
+#
 # Three more are in the exercise notebook: `head_dim` in its three spellings, the bytes of a block, and a widget of your own over `CacheSpec`.
-# %% [markdown] key="exercise" lang="zh" src="2f96b0d3"
+# %% [markdown] key="exercise" lang="zh" src="29a5fb8d"
+# ## 练习
+#
 # 第一道练习就在这里：把 `...` 换成公式，运行单元格。
 # `k_dim` 和 `v_dim` 分别是 K 和 V 的 $D$，多数模型里两者相等；`itemsize` 就是 $s$。
+#
 # 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
+#
 # 另外三道在练习 notebook 里：`head_dim` 的三种写法、一个块的字节数，以及用 `CacheSpec` 做一个你自己的组件。
 
 # %% key="exercise_code"
@@ -678,11 +729,11 @@ check("02.1", token_bytes)
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
-# | Symptom | What decides | Command |
+# | symptom | what decides | command |
 # |---|---|---|
-# | Off by 2% to 10% | Units: MB is $10^6$ bytes, MiB is $2^{20}$; GB and GiB differ by 7.4% | `exact_bytes(n)` |
-# | Off by a factor such as 2, 4, 7 or 8 | K *and* V; KV heads, not attention heads; `head_dim`; bytes, not bits | `print(CacheSpec.from_config(config).explain())` |
-# %% [markdown] key="stuck" lang="zh" src="f7ddccc8"
+# | off by 2% to 10% | units: MB is $10^6$ bytes, MiB is $2^{20}$; GB and GiB differ by 7.4% | `exact_bytes(n)` |
+# | off by a factor such as 2, 4, 7 or 8 | K *and* V; KV heads, not attention heads; `head_dim`; bytes, not bits | `print(CacheSpec.from_config(config).explain())` |
+# %% [markdown] key="stuck" lang="zh" src="2455fd40"
 # ## 卡住了怎么办
 #
 # | 现象 | 判断依据 | 命令 |
@@ -701,7 +752,7 @@ Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.ex
 # %% [markdown] key="next" lang="en"
 # ## In the wild
 #
-# In August 2025 a user of vLLM served Qwen2.5-7B-Instruct-GPTQ-Int8 and filled in the formula as above ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)): "which part is wrong? please correct me."
+# In August 2025 a user of vLLM served Qwen2.5-7B-Instruct-GPTQ-Int8, filled in the formula as at the top of this lesson and asked: "which part is wrong? please correct me." ([vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)).
 # The post's own measurement, 0.16 GB a request, came closer, but it divides memory by requests per *second*, so part of the agreement is luck.
 #
 # A KV cache calculator took the quotient for `head_dim`: "this will get wrong results when head_size not equal to it like Qwen3-4B" ([LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)).
@@ -710,19 +761,19 @@ Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.ex
 # ## What comes next
 #
 # You can now price a token for every model in which each layer keeps K and V of each token.
-# [Lesson 02b](02b_layers_that_differ.ipynb) takes the layers that do not: windows, states of a fixed size, and layers whose heads are split over several GPUs.
-# It needs from here: the formula, and the habit of asking what is cached before multiplying.
-# %% [markdown] key="next" lang="zh" src="cb248093"
+# [Lesson 02b](02b_layers_that_differ.ipynb) takes the layers that don't: windows, states of a fixed size, and layers whose heads are split over several GPUs.
+# From here it needs the formula, and the habit of asking what is cached before you multiply.
+# %% [markdown] key="next" lang="zh" src="6c391547"
 # ## 实战现场
 #
-# 2025 年 8 月，一位 vLLM 用户部署 Qwen2.5-7B-Instruct-GPTQ-Int8，就是这样代入公式的（[vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)）：“which part is wrong? please correct me.”（哪一步错了？请指正。）
+# 2025 年 8 月，一位 vLLM 用户部署 Qwen2.5-7B-Instruct-GPTQ-Int8，按本课开头那样代入公式，然后问：“which part is wrong? please correct me.”（哪一步错了？请指正。见 [vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)。）
 # 帖子里实测推算的每请求 0.16 GB 更接近，不过那是用显存除以**每秒**的请求数，所以吻合有一部分是运气。
 #
-# 有个 KV 缓存计算器用这个商当作 `head_dim`：“this will get wrong results when head_size not equal to it like Qwen3-4B”（[LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)）。
+# 有个 KV 缓存计算器用这个商当作 `head_dim`：“this will get wrong results when head_size not equal to it like Qwen3-4B”，意思是像 Qwen3-4B 这样两者不等的模型就会算错（[LMCache issue 688](https://github.com/LMCache/LMCache/issues/688)）。
 # 会因此算错的模型，“head_dim 陷阱”一节都列出来了。
 #
 # ## 下一课
 #
 # 只要每一层都保存每个 token 的 K 和 V，你现在就能给一个 token 定价。
 # [第 02b 课](02b_layers_that_differ.ipynb)讲不这样做的层：滑动窗口层、状态大小固定的层，以及头分在几块 GPU 上的层。
-# 它需要本课的两样东西：公式，以及“先问缓存了什么，再做乘法”的习惯。
+# 它用到本课的公式，以及“先问缓存了什么，再做乘法”的习惯。

@@ -58,7 +58,7 @@ LESSON = Lesson(
         Prediction(
             "seventy_percent",
             _share,
-            how="-(-{weights} * 7 // (3 * {token}))",
+            how="7 * {weights} // (3 * {token}) + 1",
             unit="tokens",
             answer=lambda model, weights, token: math.ceil(weights * 7 / 3 / token),
             tolerance=1.25,
