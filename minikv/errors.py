@@ -67,7 +67,12 @@ class UnknownNameError(MiniKVError, LookupError):
 
 
 class DoesNotFitError(MiniKVError):
-    """The model does not fit the memory: the terms of the budget are in ``values``."""
+    """The model does not fit the memory: the terms of the budget are in ``values``.
+
+    ``budget`` is the ``minikv.plan.MemoryBudget`` that was refused, None where there is none.
+    """
+
+    budget: Any = None
 
 
 class OutOfBlocksError(MiniKVError):

@@ -139,6 +139,12 @@ class MemoryBudget:
             "kept_free": self.total_bytes - self.limit_bytes,
         }
 
+    def wanted(self) -> dict[str, int]:
+        """The bytes that everything would take, in order, whether there is room for it (``limit_bytes``) or not."""
+        parts = self.parts()
+        taken = ("weights", "activations", "workspace", "cuda_context")
+        return {**{name: parts[name] for name in taken}, "kv_used": self.needed_bytes}
+
     def shown(self, lang: str = "en") -> Shown:
         """The parts of the memory with bars, the contents of the pool, both forms of the sum, and the assumptions."""
         return shown_budget(self, lang)
@@ -331,7 +337,7 @@ def _dtype_of(spec: CacheSpec) -> str:
 
 
 def _does_not_fit(budget: MemoryBudget, smallest: int) -> DoesNotFitError:
-    return DoesNotFitError(
+    refusal = DoesNotFitError(
         "does_not_fit",
         name=budget.spec.name,
         short=format_bytes(smallest - budget.kv_bytes),
@@ -342,3 +348,5 @@ def _does_not_fit(budget: MemoryBudget, smallest: int) -> DoesNotFitError:
         tp=budget.spec.tp,
         chunk=budget.chunk,
     )
+    refusal.budget = budget
+    return refusal

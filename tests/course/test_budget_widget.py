@@ -11,9 +11,9 @@ import pytest
 
 import minikv.course.widgets as widgets
 from minikv.course.widgets import BudgetWidget
-from minikv.errors import ArgumentError, ConfigError, MiniKVError, UnknownNameError
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVError, UnknownNameError
 from minikv.i18n import LANGUAGES
-from minikv.plan import find_gpu, find_model, plan_memory
+from minikv.plan import MemoryBudget, find_gpu, find_model, plan_memory
 from tests.course.forms import options
 
 FOLDER = Path(widgets.__file__).parent
@@ -21,6 +21,20 @@ FOLDER = Path(widgets.__file__).parent
 
 def shown_bytes(widget: BudgetWidget) -> dict[str, int]:
     return {part["key"]: part["bytes"] for part in widget.view["bar"]["parts"]}
+
+
+def refused_budget(state: dict) -> MemoryBudget:
+    chosen = dict(state)
+    with pytest.raises(DoesNotFitError) as refusal:
+        plan_memory(chosen.pop("model"), **chosen)
+    return refusal.value.budget
+
+
+def assert_too_much(widget: BudgetWidget, budget: MemoryBudget) -> None:
+    bar = widget.view["bar"]
+    assert shown_bytes(widget) == budget.wanted()
+    assert bar["total"] == sum(budget.wanted().values()) > budget.limit_bytes == bar["over"]["limit"]
+    assert f"{(bar['total'] - budget.limit_bytes) / 2**30:,.1f}" in bar["over"]["text"]
 
 
 def test_what_is_drawn_is_what_the_planner_says():
@@ -32,16 +46,20 @@ def test_what_is_drawn_is_what_the_planner_says():
         widget.state = state
         if widget.budget is None:
             refused += 1
-            assert widget.view["bar"]["parts"] == []
             assert widget.view["status"]
+            if widget.view["bar"]["parts"]:  # the model itself is too large: drawn beyond the card's edge
+                assert_too_much(widget, refused_budget(state))
             continue
         answered += 1
         model = state.pop("model")
         budget = plan_memory(model, **state)
         assert widget.budget == budget
-        assert shown_bytes(widget) == budget.parts()
-        assert sum(shown_bytes(widget).values()) == budget.total_bytes == widget.view["bar"]["total"]
         assert widget.view["error"] == (not budget.fits)
+        if budget.fits:
+            assert shown_bytes(widget) == budget.parts()
+            assert sum(shown_bytes(widget).values()) == budget.total_bytes == widget.view["bar"]["total"]
+        else:
+            assert_too_much(widget, budget)
         values = [figure["value"] for figure in widget.view["figures"]]
         assert values[0] == f"{budget.num_blocks:,}"
         assert values[2] == f"{budget.max_batch(state['context']):,}"
@@ -79,17 +97,24 @@ def test_a_refusal_is_the_errors_own_sentence_and_the_widget_goes_on(lang, bad, 
     assert widget.text() == before
 
 
-def test_a_batch_that_is_too_large_says_by_how_much_and_fills_the_pool():
+def test_a_batch_that_is_too_large_is_drawn_beyond_the_edge():
     widget = BudgetWidget(gpu="RTX 4090", batch=64)
     budget = widget.budget
     assert not budget.fits
-    assert shown_bytes(widget)["kv_left"] == 0
-    assert shown_bytes(widget)["kv_used"] == budget.kv_bytes
+    assert_too_much(widget, budget)
     most = budget.max_batch(4096)
     widget.state = {"batch": most}
     assert not widget.view["error"]
+    assert "over" not in widget.view["bar"]
     widget.state = {"batch": most + 1}
     assert widget.view["error"]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_model_that_is_too_large_by_itself_keeps_its_bar(lang):
+    widget = BudgetWidget(lang, model="Llama-3.1-70B", gpu="T4")
+    assert widget.budget is None
+    assert_too_much(widget, refused_budget(widget.state))
 
 
 def test_one_knob_leaves_the_others_where_they_are():

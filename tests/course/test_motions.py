@@ -50,6 +50,14 @@ def test_each_request_takes_its_seat_once_and_the_text_has_every_step():
     assert "on the seats 0 1 2; waiting 3" in text
 
 
+def test_weights_that_are_too_much_by_themselves_are_drawn_too():
+    motion = MemoryBarMotion("en", "Llama-3.1-70B", "H100 SXM 80GB", context=4096, steps=2)
+    weights = motion.states[0]["sizes"][0]
+    assert weights > motion.form["limit"]
+    assert all(state["over"] == sum(state["sizes"]) - motion.form["limit"] for state in motion.states)
+    assert motion.form["most"] == sum(motion.states[-1]["sizes"])
+
+
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_the_bar_is_the_plan_at_every_length_and_says_how_much_is_too_much(lang):
     motion = MemoryBarMotion(lang, "Llama-3.1-8B", "H100 SXM 80GB", context=32768, batch=32, steps=8)

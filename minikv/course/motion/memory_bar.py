@@ -5,19 +5,18 @@ from typing import Any
 from minikv.course.motion.scene import scene_style
 from minikv.course.motion.widget import Motion, widget_module
 from minikv.course.widgets.parts import LOOKS
-from minikv.errors import check_count
+from minikv.errors import DoesNotFitError, check_count
 from minikv.i18n import pick_language, text
 from minikv.plan import MemoryBudget, plan_memory
 from minikv.units import exact_bytes, format_bytes, gib
-
-TAKEN = ("weights", "activations", "workspace", "cuda_context", "kv_used")
 
 
 class MemoryBarMotion(Motion):
     """Shows ``batch`` sequences of ``model`` on ``gpu`` as they grow to ``context`` tokens in ``steps`` equal steps.
 
     Every state is a ``plan_memory``; ``options`` are its others. ``lang`` is "en" or "zh"; ``step`` is the state on
-    display at first. Raises what ``plan_memory`` does, and ``ArgumentError`` for counts below 1.
+    display at first. Raises what ``plan_memory`` does
+    but ``DoesNotFitError``, and ``ArgumentError`` for counts below 1.
     """
 
     _name = "memory_bar"
@@ -41,14 +40,14 @@ class MemoryBarMotion(Motion):
             check_count(what, value)
         lengths = sorted({max(1, context * place // steps) for place in range(steps + 1)})
         self.budgets = [
-            plan_memory(model, gpu=gpu, context=length, batch=batch, **options) for length in lengths
+            _planned(model, gpu=gpu, context=length, batch=batch, **options) for length in lengths
         ]
         first = self.budgets[0]
-        most = max(sum(_taken(budget)) for budget in self.budgets)
+        most = max(sum(budget.wanted().values()) for budget in self.budgets)
         form = {
             "title": _say("title", lang),
             "size": _say("size", lang, model=first.spec.name, gpu=gpu, batch=batch),
-            "parts": [[key, LOOKS[key], text(f"widgets.{key}", lang)] for key in TAKEN],
+            "parts": [[key, LOOKS[key], text(f"widgets.{key}", lang)] for key in first.wanted()],
             "total": first.total_bytes,
             "total_text": _say("total", lang, total=format_bytes(first.total_bytes)),
             "limit": first.limit_bytes,
@@ -66,14 +65,16 @@ class MemoryBarMotion(Motion):
         ]
 
 
-def _taken(budget: MemoryBudget) -> list[int]:
-    """Return the bytes of each part as it wants to be, whether there is room or not."""
-    parts = budget.parts() | {"kv_used": budget.needed_bytes}
-    return [parts[key] for key in TAKEN]
+def _planned(model: Any, **settings: Any) -> MemoryBudget:
+    """Return the budget, also where the weights alone are too much for the card."""
+    try:
+        return plan_memory(model, **settings)
+    except DoesNotFitError as refusal:
+        return refusal.budget
 
 
 def _view(budget: MemoryBudget, lang: str) -> dict[str, Any]:
-    sizes = _taken(budget)
+    sizes = list(budget.wanted().values())
     over = max(0, sum(sizes) - budget.limit_bytes)
     values = dict(
         context=budget.context, batch=budget.batch, kv=format_bytes(budget.needed_bytes),

@@ -1,7 +1,8 @@
 // A stacked bar in SVG: what a memory of `total` bytes is made of. Plain functions; base.py puts this text in front of
 // a widget's own module, behind the palette's lookOf(name), so every widget can draw one.
 //
-//   bar = { total, total_text, aria, empty, parts: [{ key, letter, label, bytes, text, look }] }
+//   bar = { total, total_text, aria, empty, parts: [{ key, letter, label, bytes, text, look }],
+//           over: { limit, limit_text, text } }     over: where the parts are more than the memory, its edge
 //
 // Bytes in, picture out: the texts come from Python, in the reader's language. A part is known by its letter
 // and by its pattern, never by its colour alone.
@@ -81,8 +82,22 @@ function letterPlaces(centers) {
   return places;
 }
 
+const edgeOf = (bar) => LEFT + bar.over.limit / bar.total * (RIGHT - LEFT);
+
+// What is beyond the edge, under the warning's lines, and below it how much that is.
+function drawOver(svg, bar, paint) {
+  const at = edgeOf(bar), anchor = at > WIDTH / 2 ? "end" : "start";
+  const box = { x: at, y: TOP, width: RIGHT - at, height: HEIGHT };
+  svg.append(
+    svgElement("rect", { ...box, fill: paint.fill("warning"), class: "minikv-over", "data-bytes": bar.total - bar.over.limit }),
+    svgElement("path", { d: `M${at} ${TOP - 6}V${FLOOR + 20}`, class: "minikv-edge" }),
+    svgElement("text", { x: at + (anchor === "end" ? -5 : 5), y: FLOOR + 15, "text-anchor": anchor }, bar.over.limit_text),
+    svgElement("text", { x: RIGHT, y: FLOOR + 32, "text-anchor": "end", class: "minikv-letter" }, bar.over.text),
+  );
+}
+
 function drawBar(svg, bar, paint) {
-  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${FLOOR + 20}`);
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${FLOOR + (bar.over ? 37 : 20)}`);
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", bar.aria);
   svg.replaceChildren(paint.defs);
@@ -98,6 +113,7 @@ function drawBar(svg, bar, paint) {
   const starts = widths.map((_, i) => widths.slice(0, i).reduce((sum, width) => sum + width, LEFT));
   const centers = starts.map((start, i) => start + widths[i] / 2);
   const places = letterPlaces(centers);
+  const edge = bar.over ? edgeOf(bar) : RIGHT + 1; // behind it no words: the warning's lines lie there
   parts.forEach((part, i) => {
     svg.append(svgElement("rect", {
       x: starts[i], y: TOP, width: widths[i], height: HEIGHT, fill: paint.fill(part.look),
@@ -107,13 +123,14 @@ function drawBar(svg, bar, paint) {
       d: `M${places[i]} 17V20L${centers[i]} ${TOP - 4}V${TOP}`, class: "minikv-bar-leader",
     }));
     svg.append(svgElement("text", { x: places[i], y: 13, "text-anchor": "middle", class: "minikv-letter" }, part.letter));
-    if (widths[i] > 8 * part.text.length) {
+    if (widths[i] > 8 * part.text.length && starts[i] + widths[i] <= edge) {
       svg.append(svgElement("text", {
         x: centers[i], y: TOP + 24, "text-anchor": "middle", ...wordsOn(part.look),
       }, part.text));
     }
   });
   svg.append(svgElement("rect", frame));
-  svg.append(svgElement("text", { x: LEFT, y: FLOOR + 15 }, "0"));
+  svg.append(svgElement("text", { x: LEFT, y: FLOOR + (bar.over ? 32 : 15) }, "0"));
+  if (bar.over) return drawOver(svg, bar, paint);
   svg.append(svgElement("text", { x: RIGHT, y: FLOOR + 15, "text-anchor": "end" }, bar.total_text));
 }

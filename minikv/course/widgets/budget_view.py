@@ -56,13 +56,23 @@ def budget_view(state: dict[str, Any], configs: Mapping[str, Any], lang: str) ->
     try:
         budget = budget_of(state, configs)
     except MiniKVError as refusal:
-        return {**nothing_stacked(lang), "figures": [], "status": refusal.text(lang), "error": True}
+        refused = getattr(refusal, "budget", None)
+        drawn = nothing_stacked(lang) if refused is None else _bar(refused, state, lang)
+        return {**drawn, "figures": [], "status": refusal.text(lang), "error": True}
     return _view(budget, state, lang)
+
+
+def _bar(budget: MemoryBudget, state: dict[str, Any], lang: str) -> dict[str, Any]:
+    """All of the card's memory, or where that is too small, what everything would take and how much is too much."""
+    fits = budget.fits
+    parts, limit = (budget.parts(), None) if fits else (budget.wanted(), budget.limit_bytes)
+    aria = "widgets.bar" if fits else "widgets.bar_over"
+    return stacked(parts, "widgets.", lang, name=state["gpu"], aria=aria, limit=limit)
 
 
 def _view(budget: MemoryBudget, state: dict[str, Any], lang: str) -> dict[str, Any]:
     return {
-        **stacked(budget.parts(), "widgets.", lang, name=state["gpu"]),
+        **_bar(budget, state, lang),
         "figures": _figures(budget, state, lang),
         "status": _status(budget, state, lang),
         "error": not budget.fits,

@@ -32,11 +32,13 @@ def stacked(
     write: Callable[[int], str] = in_gib,
     total_text: Callable[[int], str] | None = None,
     values: Mapping[str, Any] | None = None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """Return ``bar`` and ``rows`` of ``parts``; their labels are the sentences ``prefix`` + key ("widgets.kv").
 
     ``aria`` is the sentence of the whole bar, with ``name`` as its {gpu}. ``write`` formats a size in the rows,
-    ``total_text`` (None: GiB) the total below the bar, ``values`` fills in the labels.
+    ``total_text`` (None: GiB) the total below the bar, ``values`` fills in the labels. What is beyond ``limit`` bytes
+    is drawn as too much.
     """
     rows: list[dict[str, Any]] = [
         {
@@ -61,13 +63,19 @@ def stacked(
         if row["bytes"]
     ]
     joined = text("widgets.bar_joint", lang).join(spoken)
-    bar = {
+    bar: dict[str, Any] = {
         "total": total,
         "total_text": f"{in_gib(total)} GiB" if total_text is None else total_text(total),
         "aria": text(aria, lang, gpu=name, total=gib(total), parts=joined),
         "empty": "",
         "parts": rows,
     }
+    if limit is not None and total > limit:
+        bar["over"] = {
+            "limit": limit,
+            "limit_text": text("widgets.edge", lang, limit=gib(limit)),
+            "text": text("widgets_memory_bar.over", lang, gib=gib(total - limit)),
+        }
     return {"bar": bar, "rows": [*rows, total_row]}
 
 
