@@ -8,11 +8,13 @@ import typer
 from rich.table import Table
 
 from minikv.cli.options import Lang
+from minikv.cli.progress_class import show_class
 from minikv.cli.terminal import can_print, make_console
 from minikv.course.kept_file import read_bytes, write_whole
+from minikv.course.lesson_parts import part_title
 from minikv.course.progress import Progress, parse_progress
 from minikv.course.progress_file import VARIABLE, ProgressFile, progress_path
-from minikv.course.progress_table import LessonProgress, by_lesson, unknown_tasks
+from minikv.course.progress_table import LessonProgress, by_lesson, part_counts, unknown_tasks
 from minikv.course.your_engine.kept import PartsFile, kept_parts, parts_path
 from minikv.course.your_engine.parts import PARTS
 from minikv.errors import ArgumentError, ConfigError, user_path
@@ -30,6 +32,9 @@ def progress(
         str | None,
         typer.Option("--import"),
     ] = None,
+    class_: Annotated[str | None, typer.Option("--class")] = None,
+    html: Annotated[str | None, typer.Option("--html")] = None,
+    badges: Annotated[bool, typer.Option("--badges")] = False,
     reset: Annotated[bool, typer.Option("--reset")] = False,
     yes: Annotated[bool, typer.Option("--yes")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -37,8 +42,11 @@ def progress(
 ) -> None:
     """Show which exercises are solved. Everything stays on this machine."""
     lang = pick_language(lang)
-    if sum((export is not None, import_ is not None, reset)) > 1 or (yes and not reset):
+    chosen = sum((export is not None, import_ is not None, reset, badges, class_ is not None))
+    if chosen > 1 or (yes and not reset) or (html is not None and class_ is None):
         raise ArgumentError("progress_one_of")
+    if class_ is not None:
+        return show_class(user_path(class_), html, as_json, lang)
     path = progress_path()
     if path is None:
         raise ConfigError("progress_off", variable=VARIABLE)
@@ -49,6 +57,8 @@ def progress(
         told = _import(file, user_path(import_), lang)
     elif reset:
         told = _reset(file, yes, lang)
+    elif badges:
+        told = _badges(file.read(), lang)
     else:
         told = ""
     now = file.read()
@@ -109,6 +119,20 @@ def _reset(file: ProgressFile, yes: bool, lang: str) -> str:
     if kept:
         parts.forget()
     return _say("forgotten", lang, path=file.path)
+
+
+def _badges(now: Progress, lang: str) -> str:
+    """A line for each part that is done, for a profile; else how far the furthest part is."""
+    parts = list(part_counts(now, lang))
+    said = [
+        _say("badge", lang, number=number, parts=len(parts), title=part_title(key, lang), total=total)
+        for number, (key, solved, total) in enumerate(parts, start=1)
+        if solved == total
+    ]
+    if not said:
+        key, solved, total = max(parts, key=lambda part: part[1] / part[2])
+        return _say("no_badge", lang, title=part_title(key, lang), solved=solved, total=total)
+    return "\n".join([*said, "", _say("badge_means", lang)])
 
 
 def _recorded(file: ProgressFile | PartsFile) -> int | str:

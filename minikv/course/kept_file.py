@@ -125,25 +125,25 @@ class KeptFile(Generic[T]):
             yield  # closing the file, or the end of the process, gives the lock back
 
 
-def read_bytes(path: Path) -> bytes | None:
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:
     """All of the file, None where there is none.
 
-    Raises ``ConfigError`` where it cannot be read, is a device or a pipe, or has more than ``MOST_BYTES``.
+    Raises ``ConfigError`` where it cannot be read, is a device or a pipe, or has more than ``most`` bytes.
     """
     content = b""
     try:
         endless = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
         if not endless:
             with path.open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
+                content = file.read(most + 1)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:  # a path with a null character is a ValueError
         raise ConfigError("unreadable_file", path=str(path), reason=_reason(error)) from error
     if endless:
         raise ConfigError("no_regular_file", path=str(path))
-    if len(content) > MOST_BYTES:
-        raise ConfigError("file_too_large", path=str(path), most=format_bytes(MOST_BYTES))
+    if len(content) > most:
+        raise ConfigError("file_too_large", path=str(path), most=format_bytes(most))
     return content
 
 

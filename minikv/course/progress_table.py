@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from minikv.course.lesson_parts import lesson_parts
 from minikv.course.lessons import find_lesson, lesson_numbers
 from minikv.course.progress import Attempts, Progress
 from minikv.course.shipped import course_root
@@ -56,6 +57,14 @@ def by_lesson(progress: Progress, lang: str) -> list[LessonProgress]:
                 LessonProgress(number.upper() if number.isalpha() else number, titles.get(number, ""), tasks)
             )
     return found
+
+
+def part_counts(progress: Progress, lang: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each part of the course: its key, how many of its exercises are solved, and how many it has."""
+    lessons = {lesson.number: lesson for lesson in by_lesson(progress, lang)}
+    for key, numbers in lesson_parts(lessons).items():
+        there = [lessons[number] for number in numbers]
+        yield key, sum(one.num_solved for one in there), sum(len(one.tasks) for one in there)
 
 
 def unknown_tasks(progress: Progress, lessons: list[LessonProgress]) -> list[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from minikv.course.lesson_parts import lesson_parts, part_title
 from minikv.i18n import LANGUAGES
 from tools.notebooks.course import KINDS, Course, Target, open_course
 from tools.notebooks.source import Meta
-from tools.site.words import words
 
 # Markdown of the repository: its name on the site -> its file; "zh" may be missing.
 DOCUMENTS = {
@@ -25,16 +25,6 @@ DOCUMENTS = {
     "architecture": "docs/architecture.md",
     "contributing": "docs/contributing.md",
     "site": "docs/site.md",
-}
-# The first lesson of each part of the course; its name is the word "part_...".
-PARTS = {
-    "00": "bytes",
-    "05": "memory",
-    "09": "blocks",
-    "12": "cheaper",
-    "14": "forget",
-    "16": "practice",
-    "A": "appendices",
 }
 
 
@@ -119,12 +109,14 @@ class Plan:
 
     def parts(self, lang: str) -> list[Part]:
         """The lessons that have a page in ``lang``, part by part."""
-        parts: list[Part] = []
-        for lesson in self.course.lessons:
-            if lesson.number in PARTS:
-                parts.append(Part(words(lang)[f"part_{PARTS[lesson.number]}"], []))
-            if entry := self._entry("lesson", lang, lesson):
-                parts[-1].lessons.append(entry)
+        by_number = {lesson.number: lesson for lesson in self.course.lessons}
+        parts = [
+            Part(
+                part_title(key, lang),
+                [entry for number in numbers if (entry := self._entry("lesson", lang, by_number[number]))],
+            )
+            for key, numbers in lesson_parts(by_number).items()
+        ]
         return [part for part in parts if part.lessons]
 
     def way_on(self, page: Page) -> list[tuple[str, Entry]]:
