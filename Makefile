@@ -8,7 +8,7 @@ LAB_READY := $(VENV)/.ready-lab
 SITE_READY := $(VENV)/.ready-site
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm results site setup notebooks clean
+.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm results site stale setup notebooks clean
 
 lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
@@ -60,6 +60,10 @@ notebooks: setup
 # The notebooks and documents as pages, in build/site; ARGS=--serve shows them on this machine.
 site: $(SITE_READY)
 	$(BIN)/python -m tools.site $(ARGS)
+
+# What goes stale although nothing here changes: runs the checks that need no network; ARGS=--network, ARGS=--list.
+stale: setup
+	$(BIN)/python -m tools.stale $(ARGS)
 
 setup: $(READY)
 
