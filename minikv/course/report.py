@@ -2,12 +2,13 @@
 
 import math
 import numbers
+from dataclasses import replace
 from typing import Any
 
 from minikv.course.check import HINT_LEVELS, Verdict
 from minikv.course.compare import Mismatch, cut, mismatch, shown
 from minikv.course.exercise import Exercise, Refused
-from minikv.i18n import escape_controls, text
+from minikv.i18n import escape_controls, has_text, text
 
 
 def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: int, lang: str) -> str:
@@ -27,6 +28,9 @@ def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: 
         case "bad_signature":
             theirs = ", ".join(verdict.names)
             return say("bad_signature", id=exercise.id, yours=theirs, due=", ".join(verdict.due))
+    keys = f"lesson_{exercise.lesson}.{exercise.name}.key"
+    expected, got = (_in_words(value, keys, lang) for value in (verdict.expected, verdict.got))
+    verdict = replace(verdict, expected=expected, got=got)
     lines = [say(verdict.kind, limit_s=exercise.limit_s, argument=verdict.argument, **head)]
     lines += _table(verdict, say)
     if verdict.kind == "raised" and verdict.error is not None:
@@ -63,6 +67,17 @@ def _table(verdict: Verdict, say) -> list[str]:
 
 def _answer(value: object, say) -> str:
     return say("refused", error=value.kind.__name__) if isinstance(value, Refused) else shown(value)
+
+
+def _in_words(value: Any, keys: str, lang: str) -> Any:
+    """Return ``value``, with each key of its dicts that has a sentence under ``keys`` in ``lang``."""
+    if type(value) is dict:
+        said = {key: f"{keys}.{key}" for key in value}
+        return {
+            str(text(said[key], lang)) if has_text(said[key]) else key: _in_words(one, keys, lang)
+            for key, one in value.items()
+        }
+    return [_in_words(one, keys, lang) for one in value] if type(value) is list else value
 
 
 def _columns(name: str) -> int:

@@ -32,8 +32,10 @@ from minikv.course.diagrams.rank_caches import rank_caches
 from minikv.course.diagrams.row_bytes import row_bytes
 from minikv.course.diagrams.scale_shapes import scale_shapes
 from minikv.course.diagrams.seats import seats
+from minikv.course.diagrams.segment_moments import segment_moments
 from minikv.course.diagrams.segments import segments
 from minikv.course.diagrams.slots import slots
+from minikv.course.diagrams.start_moments import start_moments
 from minikv.course.diagrams.step_rows import step_rows, watch_rows
 from minikv.course.diagrams.step_times import step_times
 from minikv.course.diagrams.step_tokens import step_tokens
@@ -82,8 +84,10 @@ __all__ = [
     "row_bytes",
     "scale_shapes",
     "seats",
+    "segment_moments",
     "segments",
     "slots",
+    "start_moments",
     "step_rows",
     "step_times",
     "step_tokens",

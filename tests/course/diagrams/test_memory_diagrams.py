@@ -1,4 +1,4 @@
-"""Diagrams of lesson 16: the parts of a memory add up, and every kept storage has an arrow from its variable."""
+"""Diagrams of memory: its parts add up, kept storages have arrows, segments are those of the allocator over time."""
 
 import re
 from types import SimpleNamespace
@@ -6,9 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from minikv.course.diagrams import held_by, memory_ledger
+from minikv.course.diagrams import held_by, memory_ledger, segment_moments, start_moments
+from minikv.course.lessons.l07.stories import batch_steps
+from minikv.course.lessons.l08.engine_memory import start_up
 from minikv.i18n import LANGUAGES
 from minikv.memory import retention_report
+from minikv.units import GIB, format_bytes
 from tests.course.diagrams.test_diagrams import NUMBERS, said
 
 CARD = {"total": 1000, "free": 100, "allocated": 500, "reserved": 700, "pinned": 50}
@@ -26,7 +29,20 @@ def report(count=2):
     return retention_report(keep)
 
 
-DRAWN = {"ledger": ledger, "held": lambda lang: held_by(report(), lang)}
+def orders(lang="en", kept=GIB // 40, capacity=24 * GIB):
+    asked = ("free, keep, empty", "keep, free, empty")
+    stories = {
+        f"{number}. {'ab' if lang == 'en' else '甲'}": batch_steps(15 * GIB, 6 * GIB, kept, order, lang)
+        for number, order in enumerate(asked)
+    }
+    return segment_moments(stories, capacity, lang)
+
+
+def started(lang="en", **options):
+    return start_moments(start_up(warmup_tokens=4096, staging=GIB, **options), lang)
+
+
+DRAWN = {"ledger": ledger, "held": lambda lang: held_by(report(), lang), "orders": orders, "start": started}
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
@@ -81,3 +97,40 @@ def test_storages_are_those_of_the_report(count):
 
 def test_nothing_kept_is_said_too():
     assert held_by(retention_report(lambda: None)).text() == "Left alive by the call: 0 B (0 B) in 0 storages"
+
+
+@pytest.mark.parametrize("capacity", [22 * GIB, 24 * GIB, 40 * GIB])
+def test_a_request_that_finds_no_memory_is_said_and_drawn_beyond_the_edge(capacity):
+    diagram = orders(capacity=capacity)
+    refused = [line for line in diagram.text().splitlines() if "out of memory" in line]
+    assert len(refused) == (capacity < 40 * GIB)
+    beyond = re.findall(r'<rect x="([\d.]+)"[^>]*width="([\d.]+)"[^>]*stroke-width="2"', diagram.svg)
+    assert len(beyond) == len(refused)
+    assert "6.00 GiB asked for" in "".join(refused) or not refused
+
+
+def test_what_is_stuck_follows_the_order_of_the_calls():
+    stuck = [line.rpartition("stuck ")[2] for line in orders().text().splitlines() if "empty_cache" in line]
+    assert stuck == ["5.97 GiB", "0 B"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"utilization": 0.5}, {"non_torch": 9 * GIB}, {"empty_cache": False}]
+)
+def test_the_moments_and_the_sum_are_those_of_the_start(options):
+    start = start_up(warmup_tokens=4096, staging=GIB, **options)
+    diagram = started(**options)
+    _, head, *rows, terms, blocks = diagram.text().splitlines()
+    assert head.split() == ["used", "reserved", "current", "peak"]
+    for moment, row in zip(start.moments, rows, strict=True):
+        sizes = (moment.used, moment.reserved, moment.current, moment.peak)
+        assert row.startswith(moment.name)
+        assert all(format_bytes(size) in row for size in sizes)
+    assert f"= {format_bytes(start.terms.available)}" in terms
+    assert blocks == f"{start.terms.available:,} B // {start.block_bytes:,} B = {start.num_blocks:,} blocks"
+
+
+def test_the_peak_is_marked_where_torch_has_counted_one():
+    counted = sum(moment.peak > 0 for moment in start_up(warmup_tokens=4096).moments)
+    marks = re.findall(r'<rect [^>]*width="2" height="36"', started().svg)
+    assert len(marks) == counted == 5

@@ -33,7 +33,7 @@ LESSON = Lesson(
         Prediction(
             "copied",
             lambda rng: {"steps": rng.choice([512, 1024, 2048])},
-            how="CacheSpec.from_config('Llama-3.1-8B').bytes_for(1) * {steps} * (2 * 1024 + {steps} + 1) / 2**30",
+            how="131_072 * {steps} * (2 * 1_024 + {steps} + 1) / 2**30",
             unit="GiB",
             answer=_gib_copied,
             tolerance=1.25,
@@ -41,14 +41,14 @@ LESSON = Lesson(
         Prediction(
             "segment",
             lambda rng: {"mib": rng.choice([3, 9, 11, 13, 15])},
-            how="segment_size({mib} * 2**20) // 2**20",
+            how="20 if {mib} < 10 else {mib} + {mib} % 2",
             unit="MiB",
             answer=lambda mib: rounded_and_segment(mib * MIB)[1] // MIB,
         ),
         Prediction(
             "stuck",
             lambda rng: {"batch": rng.choice([32, 48])},
-            how="{batch} * (1024 * CacheSpec.from_config('Llama-3.1-8B').bytes_for(1) - 128_256 * 4) / 2**30",
+            how="{batch} * (1_024 * 131_072 - 128_256 * 4) / 2**30",
             unit="GiB",
             answer=_gib_stuck,
             tolerance=1.05,

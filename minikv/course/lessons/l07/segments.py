@@ -134,6 +134,16 @@ def returned_unsplit(segments):
     return sum(_size(blocks) for blocks in segments if len(blocks) == 1 and blocks[0][1] != ALLOCATED)
 
 
+def returned_inactive_part(segments):
+    """Gives back the idle blocks of the right segments, and keeps those that wait for a stream."""
+    whole = [blocks for blocks in segments if all(state != ALLOCATED for _, state in blocks)]
+    return sum(size for blocks in whole for size, state in blocks if state == INACTIVE)
+
+
+def returned_number(segments):
+    return sum(all(state != ALLOCATED for _, state in blocks) for blocks in segments)
+
+
 # What a segment holds; None: anything. Two neighbouring free blocks cannot occur: they would have been merged.
 KINDS = (
     [ALLOCATED],
@@ -173,5 +183,7 @@ RETURNED = Exercise(
         Misconception("any_free", returned_any_free),
         Misconception("without_waiting", returned_without_waiting),
         Misconception("unsplit_only", returned_unsplit),
+        Misconception("inactive_part", returned_inactive_part),
+        Misconception("number_of_segments", returned_number),
     ),
 )

@@ -153,8 +153,9 @@ def _token(columns: list[float]) -> int | None:
 
 
 def draw_lengths(rng) -> list[dict]:
-    """Draw generations that fill the cache, stay below its room, or need more tokens than it has."""
-    cases = []
+    """Draw generations that fill the cache, stay below its room, or need more tokens than it has, small ones first."""
+    small = ([1], [2], [3], [1, 2])
+    cases = [{"batch": 2, "max_seq": 2, "width": 2, "lengths": lengths} for lengths in small]
     for i in range(32):
         max_seq = (2, 3, 4, 8, 16)[i % 5] + i // 10
         lengths = [rng.randint(1, max_seq - 1), max_seq, max_seq + rng.randint(1, 2)]

@@ -192,6 +192,13 @@ class Served:
     asked: int
     retries: int
 
+    @property
+    def outcome(self) -> str:
+        """The end in a few letters: "ok", "ok +2" after two releases, "OOM @97" where step 97 found no memory."""
+        if self.asked:
+            return f"OOM @{self.survived + 1}"
+        return f"ok +{self.retries}" if self.retries else "ok"
+
 
 def serve(started: StartUp, steps: Sequence[int], growth: Iterable[int] = ()) -> Served:
     """Run ``steps`` (tokens each). ``growth``: bytes that another process takes before each step, as far as they are
