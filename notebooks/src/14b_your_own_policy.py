@@ -14,11 +14,11 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# **Which tokens would you keep?** A cache may hold 14 of the 49 tokens below in each layer. The text hides six facts, a name and a city each, and questions about them come later. H2O and KeyDiff, two policies of [lesson 14](14_what_to_forget.ipynb), have chosen. Can a dozen lines of your own choose better?
-# %% [markdown] key="question" lang="zh" src="726cafae"
+# **Which tokens would you keep?** A cache may hold 14 of the 49 tokens below in each layer. The text hides six facts, a name and a city each, and questions about them come later. H2O and KeyDiff, two policies of [lesson 14](14_what_to_forget.ipynb), have chosen. Can you write a dozen lines that choose better?
+# %% [markdown] key="question" lang="zh" src="a07821ef"
 # ## 问题
 #
-# **换成你，会留哪些 token？** 下面这篇文本有 49 个 token，每层的缓存只放得下 14 个。文本里藏着六条事实，每条是一个人名加一个城市，稍后会被问到。[第 14 课](14_what_to_forget.ipynb)的两种策略 H2O 和 KeyDiff 已经各自选好了。你自己写十来行代码，能选得更好吗？
+# **换成你，会留哪些 token？** 下面这篇文本有 49 个 token，每层的缓存只放得下 14 个。文本里藏着六条事实，每条是一个人名加一个城市，稍后会被问到。[第 14 课](14_what_to_forget.ipynb)的两种策略 H2O 和 KeyDiff 已经各自选好。你写十来行代码，能选得更好吗？
 
 # %% key="setup"
 import torch
@@ -47,38 +47,46 @@ from minikv.course.diagrams import kept_tokens
 from minikv.eviction import H2O, KeyDiff
 from minikv.eviction.study.trace import trace_eviction
 
-sizes = dict(prompt=49, n_sink=2, budget=8, n_recent=4)  # 2 + 8 + 4 = 14 tokens a layer
+sizes = dict(prompt=49, n_sink=2, budget=8, n_recent=4)  # 每层 2 + 8 + 4 = 14 个 token
 known = {"H2O": H2O("sum"), "KeyDiff": KeyDiff()}
 traces = {name: trace_eviction(model, text, policy=policy, **sizes) for name, policy in known.items()}
 show(kept_tokens(traces, words, "zh", facts=facts))
 
 # %% [markdown] key="able" lang="en"
-# H2O keeps what the text has looked at so far, and in the second layer no fact is among it. KeyDiff keeps keys that differ from the rest, and there 8 of its 14 tokens are words of facts.
+# H2O keeps what the text has looked at so far, and in the second layer no fact is among it. KeyDiff keeps keys that differ from the rest, so 8 of its 14 tokens there are words of facts.
 #
 # After this lesson you can
 # - **place** the next token rightly after an eviction;
 # - **measure** whether your model needs its first tokens;
 # - **write** a policy of your own and judge it beside a known one.
 #
-# The model, its 24 facts and the questions after the eviction are those of [lesson 14](14_what_to_forget.ipynb).
-# %% [markdown] key="able" lang="zh" src="c5ab8c62"
-# H2O 留下的，是文本到目前为止看得最多的 token；在第二层，其中没有一个属于事实。KeyDiff 留下的，是与其他 token 差别大的 key；在同一层，14 个 token 里有 8 个属于事实。
+# You need [lesson 14](14_what_to_forget.ipynb): the model, its 24 facts and the questions after the eviction are the same.
+# %% [markdown] key="able" lang="zh" src="3c94e14b"
+# H2O 留下的，是文本到目前为止看得最多的 token，在第二层，其中没有一个属于事实。KeyDiff 留下的，是与其他 token 差别大的 key，所以在同一层，14 个 token 里有 8 个属于事实。
 #
 # 学完本课，你能够：
 # - 在淘汰之后，给下一个 token **放对位置**；
 # - **测量**你的模型是否离不开最前面的几个 token；
 # - **写出**自己的策略，并与已知的策略比较。
 #
-# 模型、24 条事实，以及先淘汰后提问的做法，都与[第 14 课](14_what_to_forget.ipynb)相同。
+# 需要先学[第 14 课](14_what_to_forget.ipynb)：模型、24 条事实，以及先淘汰后提问的做法，都与那里相同。
 
 # %% [markdown] key="break_positions" lang="en"
 # ## Positions from the length
 #
-# A text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact anew. StreamingLLM keeps 48 tokens of 257. The next token's position is the number of tokens *so far*. But a program that asks its cache "how many tokens do you have?" gets 48, and from then on always 48. There is a third way: rotate the kept keys anew at every step, so that they count 0, 1, 2, ...; then 48 is right.
-# %% [markdown] key="break_positions" lang="zh" src="af5fef05"
+# Where does the next token go after an eviction? Its position is the number of tokens of the text *so far*. But a program that asks its cache "how many tokens do you have?" gets only those that are left.
+# %% [markdown] key="break_positions" lang="zh" src="3af9c53a"
 # ## 把长度当成位置
 #
-# 一篇文本不断往下走，每次一个 token：先是 8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个。下一个 token 的位置应当是**到目前为止**的 token 数；可是有的程序去问缓存“你有多少个 token”，得到 48，从此一直是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 才是对的。
+# 淘汰之后，下一个 token 的位置是多少？应当是**到目前为止**文本的 token 数。可是有的程序去问缓存“你有多少个 token”，得到的只是还剩多少个。
+
+# %% key="predict_off"
+predict("positions_off", ...)
+
+# %% [markdown] key="positions_task" lang="en"
+# Does that matter? Here a text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact anew. StreamingLLM keeps 48 tokens of 257, so from the first eviction on the cache's length is always 48. There is also a third way: rotate the kept keys anew at every step, so that they count 0, 1, 2, ... With those, 48 is right.
+# %% [markdown] key="positions_task" lang="zh" src="09b97d8d"
+# 这要紧吗？下面的文本不断往下走，每次一个 token：先是 8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个，所以从第一次淘汰起，缓存的长度一直是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 就是对的。
 
 # %% key="break_positions_code" lang="en" tags="hardware"
 from minikv.course import Table
@@ -123,23 +131,23 @@ for name, place, positions in (
 Table(["下一个 token 的位置", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="break_positions_read" lang="en"
-# **The tokens are the same, the kept set is the same, no error is raised, and most answers are gone.** A key that was rotated to a place that is taken tells the next query a wrong distance; and in this model a fact is a word and the word *before* it.
-# So the layers of the package count two things: `get_seq_length()` says how long the text is, `resident` how many tokens are left. Length is not position.
+# **The tokens are the same, the kept set is the same, no error is raised, and the share of right answers falls from 69.7 % to 12.7 %.** A new key that is rotated to a place that is taken tells the next query a wrong distance, and in this model a fact is a word and the word *before* it.
+# So the layers of the package count two things. `get_seq_length()` says how long the text is, and `resident` says how many tokens are left. Length is not position.
 #
-# (The third way is right as well, `positions="reindexed"`. Here it even guesses the ordinary words better, but answers no more.)
+# (The third way, `positions="reindexed"`, is right as well. Here it guesses the ordinary words even better, but it answers no more.)
 #
 # ## Without sinks
 #
-# For StreamingLLM the first four tokens decide everything: without them the perplexity of large models explodes. Here is this model, with three policies, with 0, 1 and 4 sinks, and 48 tokens in all:
-# %% [markdown] key="break_positions_read" lang="zh" src="63e42846"
-# **token 相同，留下的也相同，哪里都没有报错，答对的却少了一大半**。key 如果转到一个已被占用的位置，下一个 query 看到的距离就是错的；而在这个模型里，一条事实就是一个词和它**前面**的那个词。
+# For StreamingLLM the first four tokens decide everything: without them the perplexity of large models explodes. We try three policies on this model, with 0, 1 and 4 sinks, and 48 tokens in all:
+# %% [markdown] key="break_positions_read" lang="zh" src="e38548c0"
+# **token 相同，留下的也相同，哪里都没有报错，答对的却从 69.7% 掉到 12.7%**。新的 key 如果转到一个已被占用的位置，下一个 query 看到的距离就是错的；而在这个模型里，一条事实就是一个词和它**前面**的那个词。
 # 所以本包的层要记两个数：`get_seq_length()` 是文本的长度，`resident` 是还剩多少个 token。长度不等于位置。
 #
-# （第三种做法也对，即 `positions="reindexed"`。在这里，它猜普通的词甚至更准，但答对的题并不更多。）
+# （第三种做法 `positions="reindexed"` 也对。在这里，它猜普通的词甚至更准，但答对的题并不更多。）
 #
-# ## 没有 sink
+# ## 不留汇点
 #
-# 在 StreamingLLM 里，最前面的四个 token 决定一切：没有它们，大模型的困惑度就会爆炸。下面换成这个模型，用三种策略，sink 分别留 0、1、4 个，一共 48 个 token：
+# 在 StreamingLLM 里，最前面的四个 token 决定一切：没有它们，大模型的困惑度就会爆炸。换成这个模型，用三种策略，汇点分别留 0、1、4 个，一共 48 个 token：
 
 # %% key="break_sinks" lang="en" tags="hardware"
 from minikv.eviction import Budget, StreamingLLM
@@ -170,23 +178,27 @@ for name, policy in {"streaming": StreamingLLM(), "h2o sum": H2O("sum"), "keydif
 Table(["策略", "n_sink", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="break_sinks_read" lang="en"
-# **Nothing breaks.** The room that the first tokens leave serves other tokens as well. The first table of [lesson 14](14_what_to_forget.ipynb) had said so: this model parks only a tenth of its attention there.
-# This doesn't show that sinks are a myth. It doesn't show that `n_sink=4` helps, either. Measure how much attention your own model puts on its first token. (Some models have the sink built in: gpt-oss has learned a number for each head that takes part in the softmax, and needs no token for it.)
+# **Nothing breaks.** KeyDiff answers 96.9 % with 0, 1 or 4 sinks: the room that the first tokens leave serves other tokens as well. The first table of [lesson 14](14_what_to_forget.ipynb) suggested it, since this model puts only a tenth of its attention there.
+# This doesn't show that sinks are a myth. It doesn't show that `n_sink=4` helps, either. Measure how much attention your own model puts on its first token. (Some models have the sink built in: gpt-oss has learned a number for each head that takes part in the softmax, so it needs no token for it.)
 #
 # ## A policy of your own
 #
-# A policy is one method: a number for each token of each head, and the larger stays. It looks at a `View`: keys and values as cached, the attention so far (`state`, if it says that it needs that), what the last queries looked at, the positions. A second method may share out the budget among the layers.
-#
-# Do both layers of this model need the same? Before you run the cell: which of the two would you give more?
-# %% [markdown] key="break_sinks_read" lang="zh" src="b731354a"
-# **什么也没有坏**。最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表其实已经说明：这个模型放在那里的注意力只有一成左右。
+# A policy is one method. It gives each token of each head a number, and the tokens with the larger numbers stay. It looks at a `View`: keys and values as cached, the attention so far (`state`, if the policy says that it needs it), what the last queries looked at, and the positions. A second method may share out the budget among the layers.
+# %% [markdown] key="break_sinks_read" lang="zh" src="d6a55afb"
+# **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%：最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪：这个模型放在那里的注意力只有一成左右。
 # 这不能证明汇点是传说，也不能证明 `n_sink=4` 有用。先测量你自己的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，所以不需要用某个 token 来充当。）
 #
 # ## 自己写一种策略
 #
 # 一种策略就是一个方法：给每个头的每个 token 一个数，数大的留下。它能看的都在 `View` 里：缓存里的 key 和 value，到目前为止的注意力（`state`，要先声明需要它），最后几个 query 看了什么，还有位置。另外可以再写一个方法，把预算分给各层。
-#
-# 这个模型的两层，需要的一样多吗？运行之前先想一想：你会给哪一层多一些？
+
+# %% key="predict_split"
+predict("second_layer", ...)
+
+# %% [markdown] key="split_task" lang="en"
+# Do both layers of this model need the same? Here is a KeyDiff that shares out its budget unequally. Before you run the cells: which of the two layers would you give more?
+# %% [markdown] key="split_task" lang="zh" src="086c0283"
+# 这个模型的两层，需要的一样多吗？下面的 KeyDiff 可以不平均地分配预算。运行之前先想一想：你会给哪一层多一些？
 
 # %% key="own" lang="en" tags="hardware"
 from dataclasses import dataclass
@@ -249,9 +261,9 @@ head = ["留下，%", "给第 0 层，%", "答对，%", "困惑度"]
 Table(head, [(100 * kept, 100 * first, 100 * score.share, score.perplexity) for (kept, first), score in scores.items()])
 
 # %% [markdown] key="own_read" lang="en"
-# KeyDiff shares out equally, 50 % on the axis. **The more of it goes to the second layer, the more answers: at 10 %, from 2.5 % to almost nine in ten.** Here are both choices side by side, in the text of the beginning:
-# %% [markdown] key="own_read" lang="zh" src="6b2d4ba9"
-# KeyDiff 是两层平分，即横轴上的 50%。**分给第二层的越多，答对的越多：留 10% 时，从 2.5% 升到将近九成**。在开头那篇文本里，把两种选择并排放在一起：
+# KeyDiff itself shares out equally, 50 % on the axis. **The more goes to the second layer, the more answers: with a tenth kept, they rise from 2.5 % to 86.9 %.** Here are both choices side by side, in the text of the beginning:
+# %% [markdown] key="own_read" lang="zh" src="b2734408"
+# KeyDiff 原本是两层平分，即横轴上的 50%。**分给第二层的越多，答对的越多：留 10% 时，从 2.5% 升到 86.9%**。在开头那篇文本里，把两种选择并排放在一起：
 
 # %% key="own_kept" lang="en"
 sizes = dict(prompt=49, n_sink=2, budget=8, n_recent=4)
@@ -266,13 +278,13 @@ del traces["H2O"]
 show(kept_tokens(traces, words, "zh", facts=facts))
 
 # %% [markdown] key="own_why" lang="en"
-# With all heavy hitters in the second layer, all 12 words of the facts stay there. The first layer keeps its 2 sinks and its window of 4, and nothing else.
+# With all heavy hitters in the second layer, `2 + 4 + 2 × 8 = 22` tokens stay there, all 12 words of the facts among them. The first layer keeps its 2 sinks and its window of 4, and nothing else.
 #
-# Why is that enough? Look at two kinds of words in a text: a city whose name stands before it, and later the name in a question.
-# %% [markdown] key="own_why" lang="zh" src="1a50a34f"
-# 把重要 token 的预算全给第二层，事实的 12 个词就都留在那里；第一层只剩 2 个 sink 和 4 个近期 token。
+# Why is that enough? We look at two kinds of words in a text: a city, whose name stands before it, and later the name in a question.
+# %% [markdown] key="own_why" lang="zh" src="1cc421cc"
+# 把重要 token 的预算全给第二层，那里就留下 `2 + 4 + 2 × 8 = 22` 个 token，事实的 12 个词全在其中；第一层只剩 2 个汇点和 4 个近期 token。
 #
-# 为什么这样就够了？在一篇文本里看两种词：前面紧挨着人名的城市，以及后来提问里的人名。
+# 为什么这样就够了？在一篇文本里看两种词：一种是城市，前面紧挨着人名；另一种是后来提问里的人名。
 
 # %% key="circuit" lang="en"
 [document] = recall_documents(1, seed=1)
@@ -317,25 +329,25 @@ shares = {
 show(bars(heads, shares, x="query 头的注意力，平均", unit="%"))
 
 # %% [markdown] key="circuit_read" lang="en"
-# In the first layer one head of the city looks at the word before it, the name. So in the second layer the city's key carries that name, and there the question finds it. (Such a pair is called an **induction head**, [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).) When the question comes, the first layer is asked about the city no more: it needs its window and little else.
+# In the first layer one head of the city looks at the word before it, the name, with 90.4 % of its attention. So in the second layer the city's key carries that name, and there the question finds it. (Such a pair is called an **induction head**, [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).) When the question comes, the first layer is no longer asked about the city, so it needs its window and little else.
 #
-# So a dozen lines answer more than all policies of [lesson 14](14_what_to_forget.ipynb). Three remarks belong to it:
+# So a dozen lines answer more than all policies of [lesson 14](14_what_to_forget.ipynb). Three remarks:
 #
-# - The share was chosen by looking at this model's answers to these texts. Choose on some texts, judge on others, and choose again for another model.
-# - Watch the ordinary words too: at 25 % their perplexity falls from 14.7 to 8.4, at 10 % it rises from 38.5 to 51.4.
+# - We chose the share by looking at this model's answers to these texts. Choose on some texts, judge on others, and choose again for another model.
+# - Watch the ordinary words too: at 25 % their perplexity falls from 14.7 to 8.36, but at 10 % it rises from 38.5 to 51.4.
 # - Layers that keep different numbers need a block table each.
 #
-# The package finds such a share without looking at answers. `Echo` takes the query that the model made of each word, asks it again as if the word came up later, and scores the token that stood behind it by whether it would be found. These are probabilities, alike in all layers. So one pass over a few *other* texts also says in which layers the best of them lie, and `Fitted` shares out the budget by that:
-# %% [markdown] key="circuit_read" lang="zh" src="d8883f1a"
-# 在第一层，城市的一个头看的是它前面的词，也就是人名。所以到了第二层，城市的 key 里已经带着那个人名，提问就在那里找到它。（这种配合叫**归纳头**，induction head，[Olsson 等，2022](https://arxiv.org/abs/2209.11895)。）问题来的时候，第一层不会再被问到那个城市，所以它只需要近期窗口，此外几乎什么也不要。
+# The package finds such a share without looking at answers. `Echo` takes the query that the model made of each word and asks it again, as if the word came up later. The token that stood behind the word gets as its score whether it would be found. These scores are probabilities, which mean the same in all layers. So one pass over a few *other* texts tells in which layers the best of them lie, and `Fitted` shares out the budget by that:
+# %% [markdown] key="circuit_read" lang="zh" src="4dcaa563"
+# 在第一层，城市的一个头把 90.4% 的注意力放在前面的词，也就是人名上。所以到了第二层，城市的 key 里已经带着那个人名，提问就在那里找到它。（这种配合叫**归纳头**，induction head，[Olsson 等，2022](https://arxiv.org/abs/2209.11895)。）问题来的时候，不会再去第一层查那个城市，所以第一层只需要近期窗口，此外几乎什么也不要。
 #
 # 也就是说，十来行代码，答对的就比[第 14 课](14_what_to_forget.ipynb)里所有的策略都多。不过有三点要说明：
 #
 # - 这个分法是看着这个模型对这些文本的回答挑出来的。应当在一些文本上挑，在另一些文本上评；换了模型，要重新再挑。
-# - 普通的词也要看：留 25% 时，它们的困惑度从 14.7 降到 8.4；留 10% 时，却从 38.5 升到 51.4。
+# - 普通的词也要看：留 25% 时，它们的困惑度从 14.7 降到 8.36；留 10% 时，却从 38.5 升到 51.4。
 # - 各层留的个数不同，就得每层一张块表。
 #
-# 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍；紧跟在它后面的 token 会不会被找到，就是那个 token 的得分。这些都是概率，在各层是同一种量，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
+# 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍；紧跟在这个词后面的 token 会不会被找到，就是那个 token 的得分。得分是概率，在各层的含义相同，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
 
 # %% key="found" lang="en" tags="hardware"
 from minikv.course.lessons.l14.recall_chart import recall_chart
@@ -358,11 +370,11 @@ points = list(curve(model, found, settings, count=20, scope="head"))
 show(recall_chart(points, "zh", perplexity=True))
 
 # %% [markdown] key="found_read" lang="en"
-# `Echo` was not told where facts are, and it has seen no answer. Fitted, it answers more than the half-and-half KeyDiff at both shares; at 10 % it pays with the ordinary words as well. And what it knows is how *this* model recalls, one token after another. In a model that recalls otherwise it may be worth nothing.
+# `Echo` was not told where the facts are, and it has seen no answer. Fitted, it answers more than the half-and-half KeyDiff at both shares; at 10 % it too pays with the ordinary words. And what it knows is how *this* model recalls, one token after another. In a model that recalls in another way it may be worth nothing.
 #
 # ## Recap
 #
-# - The next token stands behind the *text*: at the cache's length, 48 of 257, answers fell from 69.7 % to 12.7 %, without an error.
+# - The next token stands behind the *text*. At the cache's length, 48 of 257, right answers fell from 69.7 % to 12.7 %, without an error.
 # - This model doesn't need its first tokens: with 4 sinks or none, KeyDiff answers 96.9 %.
 # - Where the budget goes can matter more than the score. With a tenth kept, KeyDiff answers 51.2 % with equal layers, and 86.9 % with all heavy hitters in the second.
 # - `Fitted(Echo(), by=Echo())` finds such a share from other texts, and answers 95.3 % there.
@@ -370,13 +382,13 @@ show(recall_chart(points, "zh", perplexity=True))
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="found_read" lang="zh" src="37735e26"
+# %% [markdown] key="found_read" lang="zh" src="e37cedc3"
 # `Echo` 事先不知道事实在哪里，也没有见过答案。按层分好预算之后，两种比例下都比平分的 KeyDiff 答对得多；只是留 10% 时，它同样在普通的词上付出了代价。而且它所知道的，是**这个**模型怎样回忆：一个 token 接着一个 token。换一个回忆方式不同的模型，它也许毫无用处。
 #
 # ## 本课小结
 #
-# - 下一个 token 的位置由**文本**决定：改用缓存的长度（257 个里留 48 个），答对的从 69.7% 掉到 12.7%，而且不报错。
-# - 这个模型不需要最前面的几个 token：sink 留 4 个或不留，KeyDiff 都答对 96.9%。
+# - 下一个 token 的位置由**文本**决定。改用缓存的长度（257 个里留 48 个），答对的从 69.7% 掉到 12.7%，而且不报错。
+# - 这个模型不需要最前面的几个 token：汇点留 4 个或不留，KeyDiff 都答对 96.9%。
 # - 预算给哪一层，可能比得分怎么算更要紧。留一成时，KeyDiff 两层平分答对 51.2%，全给第二层则答对 86.9%。
 # - `Fitted(Echo(), by=Echo())` 从别的文本就能找到这样的分法，同样留一成，答对 95.3%。
 #
@@ -394,28 +406,28 @@ explain("why_true_positions")
 # %% [markdown] key="exercises" lang="zh" src="38ba4840"
 # ## 练习
 #
-# 1. `score`：自己写一种策略，要明显强过随便留。
+# 1. `score`：自己写一种策略，要明显强过随机选择。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
 # | symptom | the command that decides |
 # |---|---|
-# | wrong answers soon after the first eviction | `cache.get_seq_length()` before and after a step: it has to count the text; if it stands still, every new token has the same position |
-# %% [markdown] key="stuck" lang="zh" src="67f3ef6c"
+# | wrong answers soon after the first eviction | `cache.get_seq_length()` before and after a step. It has to count the text; if it stands still, every new token has the same position |
+# %% [markdown] key="stuck" lang="zh" src="a12153c8"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 第一次淘汰之后不久就开始答错 | 一步前后的 `cache.get_seq_length()`：它要数的是文本；如果停住不动，每个新 token 的位置就都一样 |
+# | 第一次淘汰之后不久就开始答错 | 看一步前后的 `cache.get_seq_length()`：它应当数文本的长度；如果停住不动，每个新 token 的位置就都一样 |
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# All of this had K and V in every head. A model with latents has one row a token, for all heads together: nothing to choose for each head, and scores that have to be asked for differently.
+# So far every head had its own K and V. A model with latents has one row a token for all heads together: there is nothing to choose for each head, and the scores have to be computed in another way.
 # [Lesson 15](15_eviction_on_mla.ipynb) evicts there, in a paged cache whose blocks really go back.
-# %% [markdown] key="next" lang="zh" src="dddf890f"
+# %% [markdown] key="next" lang="zh" src="68e270b8"
 # ## 下一课
 #
-# 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用：没有“各头各选”这回事，得分也得换个办法去取。
-# [第 15 课](15_eviction_on_mla.ipynb)就在那里淘汰，用的是块真能归还的分页缓存。
+# 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用：没有“各头各选”这回事，得分也得换个办法来算。
+# [第 15 课](15_eviction_on_mla.ipynb)就在这样的模型上做淘汰，用的是真能归还块的分页缓存。

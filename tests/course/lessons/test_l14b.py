@@ -4,7 +4,7 @@ import pytest
 
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
-from tests.course.mutants import assert_exercise, assert_question
+from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 LESSON: Lesson = find_lesson("14b")
 EXERCISES = {exercise.id: exercise for exercise in LESSON.exercises}
@@ -31,6 +31,18 @@ def test_own():
 
     right = [own_from_dot_products, own_in_two_halves]
     assert_exercise(EXERCISES["14b.1"], right=right, stub=stub, seeds=(0,))
+
+
+def test_what_a_check_shows_names_the_bar_beside_the_references_own_score():
+    own = EXERCISES["14b.1"]
+    shown = own.call(own.reference, own.draw(0)[0])
+    assert shown["enough"] == 0.75 * shown["asked"]
+    assert shown["right"] >= shown["enough"]
+
+
+@pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
+def test_prediction(prediction):
+    assert_prediction(prediction, "14b")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)

@@ -30,15 +30,25 @@ def _rows(tokens: int, heads: int, kv_heads: int) -> int:
     return round(float(scores[0].sum()))
 
 
-def _head_start(tokens: int, middle: int) -> float:
+def _head_start(tokens: int, middle: int, **_: object) -> float:
     """Return the first token's score divided by that of the token in the middle, under uniform attention."""
     [scores] = add_mass(torch.zeros(1, 0, dtype=torch.float64), _uniform(tokens))
     return float(scores[0] / scores[middle])
 
 
 def _draw_middle(rng: random.Random) -> dict[str, object]:
-    middle = rng.randint(60, 120)
-    return {"tokens": 2 * middle, "middle": middle}
+    middle = rng.randint(2, 4)
+    tokens = 2 * middle
+    shares = [
+        "1",
+        *(f"1/{seen}" for seen in range(2, tokens + 1)),
+    ]  # what each query gives to the first token
+    return {
+        "tokens": tokens,
+        "middle": middle,
+        "first": " + ".join(shares),
+        "late": " + ".join(shares[middle:]),
+    }
 
 
 def _blocks(tokens: int, keep: int) -> int:
@@ -85,8 +95,7 @@ LESSON = Lesson(
         Prediction(
             "head_start",
             _draw_middle,
-            how="sum(1 / t for t in range(1, {tokens} + 1))"
-            " / sum(1 / t for t in range({middle} + 1, {tokens} + 1))",
+            how="({first}) / ({late})",
             unit="times",
             answer=_head_start,
             tolerance=1.25,
@@ -101,7 +110,7 @@ LESSON = Lesson(
         Prediction(
             "blocks_left",
             lambda rng: {"tokens": rng.choice([3001, 5007, 7003]), "keep": 16 * rng.randint(80, 140) + 9},
-            how="-(-{keep} // 16)",
+            how="({keep} + 15) // 16",
             unit="blocks",
             answer=_blocks,
         ),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -75,12 +76,13 @@ _KNOWN = (
 
 
 def run_policy(fn: Callable[[View], Tensor], text: int, capacity: int) -> dict[str, int]:
-    """Return how many questions about two texts were asked, and how many were answered right.
+    """Return how many questions about two texts were asked, how many pass, and how many were answered right.
 
     The model reads the texts, each head keeps ``capacity`` of 193 tokens, and the questions come after that.
     """
     right = (_known_right if fn in _KNOWN else _right)(fn, text, capacity)
-    return {"right": right, "asked": sum(len(case.asked) for case in _cases(text))}
+    asked = sum(len(case.asked) for case in _cases(text))
+    return {"asked": asked, "enough": ceil(ENOUGH * asked), "right": right}
 
 
 def _right(fn: Callable[[View], Tensor], text: int, capacity: int) -> int:
@@ -117,7 +119,7 @@ def good_enough(expected: Any, got: Any) -> bool:
 
 
 def _passes(found: dict) -> bool:
-    return found["right"] >= ENOUGH * found["asked"]
+    return found["right"] >= found["enough"]
 
 
 def draw_runs(rng) -> list[dict]:
