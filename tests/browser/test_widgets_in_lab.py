@@ -16,7 +16,9 @@ sys.path.insert(0, {root!r})
 from tests.course.widget_cases import CASES
 after, made = ExitStack(), {{kind.__name__: make for kind, make in CASES.items()}}"""
 SHOW = "widget = made[{name!r}]({lang!r}, after)\ndisplay(widget)"
-# What the keyboard turns or presses in a widget: its first control, by the first of these keys that changes it.
+# What the keyboard turns or presses in a widget: its first control that does something, by the first of these keys that
+# changes it.
+CONTROL = "select, input[type=range], button:not([aria-disabled=true])"
 KEYS = {"select-one": ("ArrowDown", "ArrowUp"), "range": ("ArrowRight", "ArrowLeft"), "button": ("Enter",)}
 SHOWN = """(root) => [root.dataset.running, ...[...root.querySelectorAll("[role=status], svg, td, dd")]
   .map((one) => one.outerHTML)].join()"""
@@ -39,7 +41,7 @@ def test_the_keys_are_the_widgets_and_the_kernel_answers(lang, lab, readers_page
     )
     roots = page.locator(".minikv-widget").all()
     for kind, root in zip(WIDGETS, roots, strict=True):
-        control = root.locator("select, input[type=range], button").first
+        control = root.locator(CONTROL).first
         if control.count() == 0:
             assert kind.__name__ == "ReportBar"
             continue
