@@ -1,6 +1,7 @@
 """A table that a lesson's cell ends in: a notebook shows it as HTML, nbval and a terminal as aligned text."""
 
 from collections.abc import Iterable, Sequence
+from numbers import Real
 
 from minikv.errors import ArgumentError
 from minikv.shown import Shown, rounded
@@ -12,7 +13,7 @@ class Table:
     """``rows`` under the names of their columns.
 
     An int is shown with commas (``131,072``), a float with three digits that count (``0.0625``, ``12.3``, ``1,234``),
-    None as an empty cell, a string as it is. A column of numbers is right-aligned; ``right`` names columns of strings
+    None as an empty cell, anything else as ``str`` has it. A column of numbers is right-aligned; ``right`` names columns of strings
     that are, too. ``title`` stands above it, ``lines`` below.
 
     Raises ``ArgumentError`` for a row that is not as long as ``head``, or a name in ``right`` that is not in it.
@@ -42,7 +43,7 @@ class Table:
         figures = [
             place
             for place, name in enumerate(head)
-            if name in right or any(isinstance(row[place], int | float) for row in kept)
+            if name in right or any(isinstance(row[place], Real) for row in kept)
         ]
         cells = [[_said(value) for value in row] for row in kept]
         self._shown = Shown(title, list(head), cells, figures, lines)
@@ -61,4 +62,4 @@ class Table:
 def _said(value: Value) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, str | bool) else rounded(value)
+    return rounded(value) if isinstance(value, Real) and not isinstance(value, bool) else str(value)

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from minikv.course import Table
@@ -25,6 +26,9 @@ def test_numbers_are_aligned_and_said_with_commas():
         (1e-7, "1e-07"),
         (None, ""),
         (True, "True"),
+        (np.bool_(False), "False"),
+        (np.int64(131_072), "131,072"),
+        (np.float32(0.1), "0.1"),
         (7, "7"),
     ],
 )
