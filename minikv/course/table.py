@@ -13,8 +13,8 @@ class Table:
     """``rows`` under the names of their columns.
 
     An int is shown with commas (``131,072``), a float with three digits that count (``0.0625``, ``12.3``, ``1,234``),
-    None as an empty cell, anything else as ``str`` has it. A column of numbers is right-aligned; ``right`` names columns of strings
-    that are, too. ``title`` stands above it, ``lines`` below.
+    None as an empty cell, anything else as ``str`` has it. A column of numbers is right-aligned; ``right`` names
+    columns of strings that are, too. ``title`` stands above it, ``lines`` below.
 
     Raises ``ArgumentError`` for a row that is not as long as ``head``, or a name in ``right`` that is not in it.
 

@@ -10,7 +10,7 @@ from minikv.memory.arena import arena_bytes
 from minikv.memory.ownership import ownership
 
 
-def _draw_arena(rng) -> dict[str, int]:
+def _draw_arena(rng) -> dict[str, object]:
     """Draw two sizes, and compute the bytes that fill the first two loans up to a multiple of 256."""
     vocab, tokens = rng.choice([1001, 2003, 5003]), rng.choice([33, 70, 100])
     return {
