@@ -18,20 +18,20 @@
 # ## The question
 #
 # In [lesson 09](09_pages_and_blocks.ipynb) the K and V of a sequence went into blocks that lie anywhere in memory, and a *block table* says where.
-# At every decode step attention has to read all of them back through that table.
+# At every decode step, attention has to read all of them back through that table.
 #
 # **Does paging make attention slower?**
 #
-# Below is one launch of the attention kernel that you will have read line by line at the end. Three sequences and two KV heads make six *programs*, which run at the same time. One of them is followed, from its tokens through the block table to memory.
-# %% [markdown] key="question" lang="zh" src="c8f3b1cc"
+# Below is one launch of an attention kernel. By the end of the lesson you'll have read it line by line. Three sequences and two KV heads make six *programs*, which run at the same time. The picture follows one of them, from its tokens through the block table to memory.
+# %% [markdown] key="question" lang="zh" src="af1f260c"
 # ## 问题
 #
-# [第 09 课](09_pages_and_blocks.ipynb)里，一条序列的 K 和 V 放进了许多块，块可以在显存的任何地方，由**块表**（block table）记录位置。
+# [第 09 课](09_pages_and_blocks.ipynb)里，一条序列的 K 和 V 放进了许多块。块可以在显存的任何地方，位置记在**块表**（block table）里。
 # 解码的每一步，注意力都要经过这张表，把它们全部读回来。
 #
 # **分页会让注意力变慢吗？**
 #
-# 下图是注意力 kernel 的一次 launch，学完本课，你就逐行读过它了。三条序列、两个 KV 头，共六个**程序**（program）同时运行。图里跟着其中一个程序，从它的 token 经过块表，一直看到显存。
+# 下图是注意力 kernel 的一次 launch，学完本课，你就逐行读过它了。三条序列、两个 KV 头，共六个**程序**（program）同时运行。图里跟着其中一个，从它的 token 经过块表，一直看到显存。
 
 # %% key="launch_picture" lang="en"
 import torch
@@ -60,26 +60,26 @@ show(decode_grid(launch_of(case), program=(2, 1), lang="zh"))
 # After this lesson you can
 #
 # - **read** a paged attention kernel, from its launch to its last store;
-# - **count** the bytes that each way of doing attention moves, and compare them with the least possible;
-# - **find** the bugs that such kernels really have: a mask that is off by one, a table that isn't looked up, an offset that doesn't fit.
+# - **count** the bytes that each way of doing attention moves;
+# - **find** the bugs that such kernels really have.
 #
-# On the way you read a whole file of an engine: `attention.py` of [minikv.nano](repo:minikv/nano/README.md), about 160 lines, in the order in which a token meets them.
-# Other engines say *page* and *page table*; we say block and block table.
-# %% [markdown] key="abilities" lang="zh" src="b470d2e4"
+# You should know the roofline ([lesson 04](04_the_roofline.ipynb)) and block tables (elsewhere: page tables).
+# On the way you read a whole file, `attention.py` of [minikv.nano](repo:minikv/nano/README.md).
+# %% [markdown] key="abilities" lang="zh" src="cc224163"
 # 学完本课，你能够
 #
 # - **读懂**一个分页注意力 kernel，从 launch 一直到最后一次写出；
-# - **数出**各种做法搬动的字节，并与理论下限比较；
-# - **找出**这类 kernel 真实出过的 bug：掩码差一位、忘了查表、偏移超出 32 位。
+# - **数出**各种做法搬动的字节；
+# - **找出**这类 kernel 真实出过的 bug。
 #
-# 途中你会读完一个引擎的一整个文件：[minikv.nano](repo:minikv/nano/README.zh.md) 的 `attention.py`，约 160 行，按 token 经过的次序来读。
-# 别的引擎常说“页”和“页表”，本课程说块和块表。
+# 开始之前，需要知道 Roofline 模型（[第 04 课](04_the_roofline.ipynb)）和块表。（别的引擎常说“页”和“页表”。）
+# 途中你会读完一整个文件：[minikv.nano](repo:minikv/nano/README.zh.md) 的 `attention.py`。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# A model like Llama-3.1-8B: in each layer 8 KV heads of 128 elements, in 16 bit. An entry of a block table takes 4 bytes.
-# %% [markdown] key="predict_first" lang="zh" src="70d32632"
+# Take a model like Llama-3.1-8B. Each layer has 8 KV heads of 128 elements, in 16 bit. One entry of a block table takes 4 bytes.
+# %% [markdown] key="predict_first" lang="zh" src="fa65b8eb"
 # ## 先猜一猜
 #
 # 取 Llama-3.1-8B 这样的模型：每层 8 个 KV 头，每头 128 个元素，16 位。块表的一项占 4 字节。
@@ -90,37 +90,41 @@ predict("table_share", ...)
 # %% [markdown] key="formula" lang="en"
 # ## The floor
 #
-# A decode step has one query a sequence. What attention must move for it in one layer, whatever kernel does it:
-# %% [markdown] key="formula" lang="zh" src="28e05cd1"
+# What must attention move in a decode step, whatever kernel does it? One sequence of 8,192 tokens has 33,554,432 B of K and V in a layer, and a table of 8,192 / 16 = 512 entries of 4 B. For a batch of $B$ sequences:
+# %% [markdown] key="formula" lang="zh" src="10378b77"
 # ## 下限
 #
-# 解码（decode）的一步，每条序列只有一个 query。在一层里，不管用什么 kernel，注意力至少要搬这么多字节：
+# 解码（decode）的一步，不管用什么 kernel，注意力至少要搬多少字节？一条 8,192 个 token 的序列，一层的 K 和 V 是 33,554,432 B，块表有 8,192 / 16 = 512 项，每项 4 B。$B$ 条序列的 batch 则是：
 
 # %% [markdown] key="formula_math"
 # $$M \;=\; \underbrace{2 \, H_{kv} \, D \, b \sum_i S_i}_{K,\,V} \;+\; \underbrace{2 \, B \, H_q \, D \, b}_{\text{query, out}} \;+\; \underbrace{4 \sum_i \left\lceil S_i / P \right\rceil}_{\text{block tables}}$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $B$ | sequences in the batch | sequences |
-# | $S_i$ | tokens of sequence $i$ that are cached | tokens |
-# | $H_q$, $H_{kv}$ | query heads, KV heads | heads |
-# | $D$ | elements of a head (`head_dim`) | elements |
-# | $b$ | size of an element | bytes |
-# | $P$ | block size | tokens a block |
+# | symbol | meaning | unit | value here |
+# |---|---|---|---|
+# | $B$ | sequences in the batch | sequences | 32 |
+# | $S_i$ | tokens of sequence $i$ that are cached | tokens | 8,192 each |
+# | $H_q$, $H_{kv}$ | query heads, KV heads | heads | 32, 8 |
+# | $D$ | elements of a head (`head_dim`) | elements | 128 |
+# | $b$ | size of an element | bytes | 2 |
+# | $P$ | block size | tokens a block | 16 |
 #
-# The same as a call into the package: 32 sequences of 8,192 tokens as the asker had, with the heads of Llama-3.1-8B:
-# %% [markdown] key="symbols" lang="zh" src="f8f18597"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $B$ | 一个 batch 的序列数 | 条 |
-# | $S_i$ | 序列 $i$ 已缓存的 token 数 | token |
-# | $H_q$、$H_{kv}$ | query 头数、KV 头数 | 头 |
-# | $D$ | 每个头的元素数（头维度，`head_dim`） | 元素 |
-# | $b$ | 一个元素的大小 | 字节 |
-# | $P$ | 块大小 | token / 块 |
+# With the numbers: `2 * 8 * 128 * 2 * 32 * 8,192 + 2 * 32 * 32 * 128 * 2 + 4 * 32 * 512 = 1,073,741,824 + 524,288 + 65,536 = 1,074,331,648 B`.
 #
-# 同样的计算，调用本包来做：序列与提问者一样，32 条、每条 8,192 个 token；头数取 Llama-3.1-8B 的：
+# The package, for three block sizes:
+# %% [markdown] key="symbols" lang="zh" src="daee8559"
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $B$ | 一个 batch 的序列数 | 条 | 32 |
+# | $S_i$ | 序列 $i$ 已缓存的 token 数 | token | 每条 8,192 |
+# | $H_q$、$H_{kv}$ | query 头数、KV 头数 | 头 | 32、8 |
+# | $D$ | 每个头的元素数（头维度，`head_dim`） | 元素 | 128 |
+# | $b$ | 一个元素的大小 | 字节 | 2 |
+# | $P$ | 块大小 | token / 块 | 16 |
+#
+# 代入数字：`2 * 8 * 128 * 2 * 32 * 8,192 + 2 * 32 * 32 * 128 * 2 + 4 * 32 * 512 = 1,073,741,824 + 524,288 + 65,536 = 1,074,331,648 B`。
+#
+# 本包算出的也一样，下面取三种块大小：
 
 # %% key="floor" lang="en"
 from minikv.course import Table
@@ -148,46 +152,36 @@ head = ["块大小", "K 和 V（B）", "query、结果（B）", "块表（B）",
 Table(head, rows, right=head)
 
 # %% [markdown] key="floor_read" lang="en"
-# So the table isn't the reason. Compared with K and V, its bytes are negligible.
-# One entry of 4 bytes stands for 64 KiB of K and V.
-#
-# What can cost something is what a kernel *does* with the entry: the arithmetic that turns a block number into addresses, between one load and the next.
-# And a paged kernel and a contiguous one are two kernels, with different tiles and a different order of reading. So a measurement of the two can end either way (*In the wild*, below).
-# To see what matters, we write one.
-# %% [markdown] key="floor_read" lang="zh" src="e339d67b"
-# 所以答案不在这里：与 K 和 V 相比，块表的字节可以忽略。
-# 一项 4 字节，对应的是 64 KiB 的 K 和 V。
-#
-# 真正可能有代价的，是 kernel 拿到这一项之后**做什么**：两次读取之间，要由块号算出地址。
-# 此外，分页的 kernel 和连续的 kernel 是两个 kernel，tile 不同，读取次序也不同，所以比较两者，快慢都有可能（例子见后面的“实战现场”）。
-# 要看清什么才重要，我们自己写一个。
+# The table isn't what makes a kernel slow: one entry of 4 bytes stands for 64 KiB of K and V.
+# What can cost time is what a kernel *does* with the entry, because it has to turn a block number into addresses between one load and the next. To see how much that matters, we write one.
+# %% [markdown] key="floor_read" lang="zh" src="547b3ae2"
+# 让 kernel 变慢的不是块表本身：一项只有 4 字节，对应的 K 和 V 却是 64 KiB。
+# 真正可能费时间的，是 kernel 拿到这一项之后**做什么**，因为两次读取之间要由块号算出地址。这一点有多要紧，我们自己写一个来看。
 
 # %% [markdown] key="triton" lang="en"
 # ## A place to run kernels
 #
-# Our kernels are written in Triton: a Python function that many programs run at the same time, each knowing its own number.
-# A program works on a *tile* at once: in the picture 32 positions, whose K and V have 16 numbers each.
+# A Triton kernel is a Python function that many programs run at the same time, and each program knows its own number. It works on a *tile* at once, in the picture 32 positions.
 #
-# Triton compiles for a GPU. Without one its *interpreter* runs the programs one after the other on the CPU: slowly, and up to rounding with the same results.
-# The interpreter has to be chosen before Triton is imported, which is what `prepare` did in the first cell.
-# %% [markdown] key="triton" lang="zh" src="b2d2da99"
+# Without a GPU, Triton's *interpreter* runs the programs one after the other on the CPU: slowly, but with the same results up to rounding. You have to choose it before Triton is imported, and `prepare` did that in the first cell.
+#
+# Triton also compiles for AMD GPUs, where an SM is called a compute unit. Apple GPUs, TPUs and Huawei's Ascend have kernels in other languages, with the same block table and online softmax.
+# %% [markdown] key="triton" lang="zh" src="7121f764"
 # ## 在哪里运行 kernel
 #
-# 我们的 kernel 用 Triton 编写：一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。
-# 一个程序一次处理一个**分块**（tile）：图里是 32 个位置，每个位置的 K 和 V 各有 16 个数。
+# Triton 的 kernel 是一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。一个程序一次处理一个**分块**（tile）：图里是 32 个位置，每个位置的 K 和 V 各有 16 个数。
 #
-# Triton 是为 GPU 编译的。没有 GPU 时，它的**解释器**在 CPU 上逐个运行这些程序：速度慢，除舍入误差外结果相同。
-# 用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
+# 没有 GPU 时，Triton 的**解释器**在 CPU 上逐个运行这些程序：速度慢，除舍入误差外结果相同。用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
+#
+# Triton 也能为 AMD 的 GPU 编译，那里的 SM 叫计算单元。苹果的 GPU、TPU、华为昇腾用别的语言写 kernel，但块表和在线 softmax 是一样的。
 
 # %% key="prepare" tags="hardware"
 print(t("mode_" + mode))
 
 # %% [markdown] key="case" lang="en"
-# These are the three sequences of the picture, in a small pool with their blocks shuffled.
-# Where no token lies, the cache holds NaN, "not a number". A kernel that reads such a place has NaN in its answer.
-# %% [markdown] key="case" lang="zh" src="3efc898c"
-# 下面就是图里的三条序列，放在一个小块池里，块的次序已打乱。
-# 没有 token 的地方，缓存里一律是 NaN（“不是数”）：kernel 只要读到它，答案里就会出现 NaN。
+# These are the three sequences of the picture, in shuffled blocks. Wherever there is no token, the cache holds NaN. If a kernel reads such a place, NaN shows up in its answer.
+# %% [markdown] key="case" lang="zh" src="6aa5b6b3"
+# 下面就是图里的三条序列，块的次序已打乱。没有 token 的地方，缓存里一律是 NaN。kernel 只要读到它，答案里就会出现 NaN。
 
 # %% key="case_code" lang="en"
 Table(
@@ -205,11 +199,11 @@ Table(
 # %% [markdown] key="store" lang="en"
 # ## Step 1: store
 #
-# The way in. Each token has a slot ([lesson 09](09_pages_and_blocks.ipynb)), and one program writes one token:
-# %% [markdown] key="store" lang="zh" src="5a58e301"
+# First K and V have to get in. Each token has a slot ([lesson 09](09_pages_and_blocks.ipynb)), and one program writes one token:
+# %% [markdown] key="store" lang="zh" src="1740fc5a"
 # ## 第 1 步：写入
 #
-# 先写进去。每个 token 有一个槽位（slot，[第 09 课](09_pages_and_blocks.ipynb)），一个程序写一个 token：
+# 先把 K 和 V 写进去。每个 token 有一个槽位（slot，[第 09 课](09_pages_and_blocks.ipynb)），一个程序写一个 token：
 
 # %% key="store_source"
 from minikv.course import show_source
@@ -251,31 +245,37 @@ Table(
 )
 
 # %% [markdown] key="store_read" lang="en"
-# Slot 10 is block 1, place 2. The third token has slot -1, which means: do not store it.
-# Such tokens are padding, there only because a CUDA graph always runs the same number of programs.
-# The kernel has to check for it. In Python, `-1 // 8` is -1. As an index that is the last block, and it belongs to another sequence. Triton rounds towards zero as C does, which gives block 0 and place -1: memory in front of the cache.
-#
-# (Exercise 10.1 is this kernel in plain torch.)
+# Slot 10 is block 1, place 2. Slot -1 means: don't store this token. It is padding, because a CUDA graph always runs the same number of programs.
+# The kernel has to check for it. In Python `-1 // 8` is -1, and as an index that is the last block, which belongs to another sequence. Triton rounds towards zero and gets place -1 of block 0, memory in front of the cache. (Exercise 10.1.)
 #
 # ## Step 2: a loop over tokens
 #
-# The way out, for one query and one head: compare the query with every key, take the softmax, add up the values.
+# Now the way out, for one query and one head. Compare the query with every key, take the softmax, and add up the values:
 #
 # $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
 #
-# Written down like this, it fails:
-# %% [markdown] key="store_read" lang="zh" src="9e612316"
-# 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。第三个 token 的槽位是 -1，意思是不要写。
-# 这种 token 是补齐用的：CUDA 图每次运行的程序数固定，才有了它们。
-# kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，也就是最后一块，而那里可能住着别的序列。Triton 和 C 一样向零取整：得到块 0 的第 -1 个位置，那是缓存之前的内存。
+# | symbol | meaning | value here |
+# |---|---|---|
+# | $q$, $k_i$, $v_i$ | the query; key and value of token $i$ | $v$ = 1, 2, 3, 4 |
+# | $D$ | elements of a head | 16 |
+# | $x_i$ | logit: how well key $i$ fits | 2, 90, 89, 1 |
 #
-# （练习 10.1 就是用普通的 torch 写这个 kernel。）
+# Written down like this, it fails:
+# %% [markdown] key="store_read" lang="zh" src="72561771"
+# 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。槽位 -1 的意思是不要写：这个 token 是补齐用的，因为 CUDA 图每次运行的程序数固定。
+# kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，作为下标就是最后一块，而那一块属于另一条序列。Triton 向零取整，得到块 0 的第 -1 个位置，也就是缓存之前的内存。（练习 10.1。）
 #
 # ## 第 2 步：逐个 token 循环
 #
-# 再读出来。先看一个 query、一个头：与每个 key 比较，做 softmax，再对 value 加权求和。
+# 再读出来。先看一个 query、一个头：与每个 key 比较，做 softmax，再对 value 加权求和：
 #
 # $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
+#
+# | 符号 | 含义 | 本例取值 |
+# |---|---|---|
+# | $q$、$k_i$、$v_i$ | query；第 $i$ 个 token 的 key 和 value | $v$ = 1、2、3、4 |
+# | $D$ | 每个头的元素数 | 16 |
+# | $x_i$ | logit：第 $i$ 个 key 与 query 有多相配 | 2、90、89、1 |
 #
 # 照这个式子直接写，会失败：
 
@@ -290,17 +290,17 @@ Table(
 )
 
 # %% [markdown] key="online" lang="en"
-# $e^{90}$ is more than a float32 can hold. Taking the largest $x_i$ off all of them changes nothing in the fraction and keeps every power at 1 or below.
-# But a kernel meets the keys one tile after another, and the largest may come last.
+# $e^{90}$ doesn't fit into a float32. If we subtract the largest logit from all of them, the fraction stays the same and no power is above 1: `(2 + 3 * e^-1) / (1 + e^-1) = 3.1036 / 1.3679 = 2.2689`, as torch says.
+# But a kernel meets the keys one tile after another, and the largest logit may come last.
 #
-# The **online softmax** keeps three things: $m$, the largest so far; $l$, the sum of $e^{x_i - m}$; and $a$, the sum of $e^{x_i - m} v_i$.
-# When a larger $m'$ comes, both sums are multiplied by $e^{m - m'}$, as if they had known it from the start.
-# %% [markdown] key="online" lang="zh" src="e0771336"
-# $e^{90}$ 超出了 float32 的范围。所有 $x_i$ 都减去其中最大的，分式的值不变，而每个幂都不超过 1。
-# 可是 kernel 只能一片一片地读到 key，最大的也许最后才出现。
+# The **online softmax** carries three things along: $m$, the largest logit so far; $l$, the sum of $e^{x_i - m}$; and $a$, the sum of $e^{x_i - m} v_i$.
+# When a larger $m'$ comes, it multiplies both sums by $e^{m - m'}$.
+# %% [markdown] key="online" lang="zh" src="cb2155ba"
+# $e^{90}$ 超出了 float32 的范围。如果所有 logit 都减去其中最大的，分式的值不变，而每个幂都不超过 1：`(2 + 3 * e^-1) / (1 + e^-1) = 3.1036 / 1.3679 = 2.2689`，与 torch 的结果相同。
+# 可是 kernel 是一个 tile 一个 tile 地读 key 的，最大的 logit 也许最后才出现。
 #
-# **在线 softmax**（online softmax）保存三个量：$m$，目前最大的；$l$，$e^{x_i - m}$ 之和；$a$，$e^{x_i - m} v_i$ 之和。
-# 一旦出现更大的 $m'$，就把两个和都乘以 $e^{m - m'}$，等于从一开始就知道这个最大值。
+# **在线 softmax**（online softmax）一路带着三个量：$m$，目前最大的 logit；$l$，$e^{x_i - m}$ 之和；$a$，$e^{x_i - m} v_i$ 之和。
+# 一旦出现更大的 $m'$，就把两个和都乘以 $e^{m - m'}$。
 
 # %% key="online_code" lang="en"
 import math
@@ -318,7 +318,6 @@ def online(tiles):
         acc = acc * rescale + float(weights @ v)  # a
         m = larger
         yield SoftmaxStep(x.tolist(), rescale, m, total, acc)
-
 # %% key="online_code" lang="zh"
 import math
 
@@ -337,8 +336,8 @@ def online(tiles):
         yield SoftmaxStep(x.tolist(), rescale, m, total, acc)
 
 # %% [markdown] key="online_four" lang="en"
-# With the four numbers that failed, one at a time:
-# %% [markdown] key="online_four" lang="zh" src="3b7db4b0"
+# Here it is with the four numbers that failed, one at a time:
+# %% [markdown] key="online_four" lang="zh" src="f6fba560"
 # 还是刚才失败的四个数，一个一个地来：
 
 # %% key="online_table" lang="en"
@@ -363,13 +362,9 @@ Table(
 )
 
 # %% [markdown] key="online_tiles" lang="en"
-# The same answer, and no exponent was ever above 0.
-#
-# Now for a query head of sequence 2: its 37 logits, in tiles of 8. Watch what happens to the old sum where the red line rises.
-# %% [markdown] key="online_tiles" lang="zh" src="08b4f7e3"
-# 结果相同，而且指数从未大于 0。
-#
-# 再看序列 2 的一个 query 头：37 个 logit，每个 tile 8 个。红线升高时，注意旧的和发生了什么。
+# The answer is the same. Now a query head of sequence 2, with its 37 logits in tiles of 8: watch the old sum where the red line rises.
+# %% [markdown] key="online_tiles" lang="zh" src="afad9063"
+# 结果相同。再看序列 2 的一个 query 头：37 个 logit，每个 tile 8 个。红线升高时，注意旧的和发生了什么。
 
 # %% key="online_picture" lang="en"
 keys, cached = case.contiguous(2)  # K and V of sequence 2: [37, Hkv, D]
@@ -383,36 +378,36 @@ tiles = zip(x.split(8), cached[:, 1, 0].split(8))  # 每个 V 只取第一个数
 show(online_softmax(list(online(tiles)), "zh"))
 
 # %% [markdown] key="online_read" lang="en"
-# A tile without a larger logit multiplies by 1 and adds its own part. Three of the five tiles raise $m$ here, and the last two only add.
+# Three of the five tiles raise $m$ and rescale what was summed before. The last two only add their part.
 #
-# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials. With it a row can be computed in two halves, and put together later.
+# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials: here 90 + ln 1.368 = 90.3133. With it you can compute a row in two halves and put them together later.
 #
 # ## Step 3: pages
 #
-# Now you read `attention.py` of `minikv.nano`, the small engine of this course. It has four functions, and a token meets them in this order: `attend`, `paged_attention`, and on a GPU `decode_on_gpu` with its kernel.
+# `attention.py` of `minikv.nano` has four functions. A token meets them in this order: `attend`, `paged_attention`, and on a GPU `decode_on_gpu` with its kernel.
 #
 # ### What a model calls
 #
-# nano registers `attend` with transformers (`AttentionInterface.register`). From then on the model calls it once in every layer, in place of its own attention. Look for three things:
+# nano registers `attend` with transformers, and the model calls it in every layer. Look for three things:
 #
-# - `cache.write` comes first. A query also looks at its own token, so K and V of the new tokens must be stored before.
-# - `query` arrives as `[1, Hq, T, Dk]` and becomes rows `[T, Hq, Dk]`. The T tokens are those of all sequences in this step, with no padding between them; `batch` knows which is whose.
+# - `cache.write` comes first, because a query also looks at its own token.
+# - `query` becomes rows `[T, Hq, Dk]`: the tokens of all sequences in this step, without padding. `batch` knows which is whose.
 # - One line decides: a decode on a GPU goes to the kernel, everything else to plain torch.
-# %% [markdown] key="online_read" lang="zh" src="271ea5e2"
-# tile 里没有更大的 logit 时，旧的和只乘以 1，再加上本 tile 的部分。这里前三个 tile 依次抬高了 $m$，后两个只做加法。
+# %% [markdown] key="online_read" lang="zh" src="6db52e2f"
+# 五个 tile 中，前三个依次抬高了 $m$，之前的和也跟着缩放；后两个只把自己的部分加上去。
 #
-# $m + \ln l$ 称为 **lse**，即各个幂之和的对数。有了它，一行可以分成两半来算，以后再合并。
+# $m + \ln l$ 称为 **lse**，即各个幂之和的对数，这里是 90 + ln 1.368 = 90.3133。有了它，一行可以分成两半来算，以后再合并。
 #
 # ## 第 3 步：分页
 #
-# 现在来读 `minikv.nano` 的 `attention.py`，它是本课程的小引擎。文件里有四个函数，token 依次经过 `attend`、`paged_attention`，在 GPU 上还有 `decode_on_gpu` 和它的 kernel。
+# `minikv.nano` 的 `attention.py` 有四个函数，token 依次经过 `attend`、`paged_attention`，在 GPU 上还有 `decode_on_gpu` 和它的 kernel。
 #
 # ### 模型调用的函数
 #
-# nano 用 `AttentionInterface.register` 把 `attend` 注册到 transformers。此后模型在每一层都调用一次 `attend`，不再用自己的注意力。留意三点：
+# nano 把 `attend` 注册到 transformers，模型在每一层都调用它。留意三点：
 #
-# - 先执行 `cache.write`。query 也要看自己的 token，所以必须先把新 token 的 K 和 V 存好。
-# - `query` 传进来时是 `[1, Hq, T, Dk]`，随后变成一行行的 `[T, Hq, Dk]`。这 T 个 token 来自这一步的所有序列，中间没有补齐；哪个属于哪条序列，由 `batch` 说明。
+# - 先执行 `cache.write`，因为 query 也要看自己的 token。
+# - `query` 传进来时是 `[1, Hq, T, Dk]`，随后变成一行行的 `[T, Hq, Dk]`，也就是这一步所有序列的 token，中间没有补齐。哪个属于哪条序列，由 `batch` 说明。
 # - 有一行做选择：GPU 上的解码交给 kernel，其余的用普通的 torch。
 
 # %% key="attend_source"
@@ -421,11 +416,9 @@ from minikv.nano import attention
 show_source(attention.attend)
 
 # %% [markdown] key="attend_run" lang="en"
-# Here is a step of two sequences, with blocks of 4 tokens. Sequence 0 brings a prompt of 3 tokens, which go to block 2. Sequence 1 decodes: it has 5 tokens in blocks 3 and 1 already, and brings its sixth.
-# The new keys are 1, 2, 3 and 4, so that you find them again:
-# %% [markdown] key="attend_run" lang="zh" src="2ee1627e"
-# 下面是有两条序列的一步，块大小是 4。序列 0 带来 3 个 token 的提示词，放进块 2。序列 1 在解码：它已有 5 个 token，在块 3 和块 1 里，现在带来第 6 个。
-# 新的 key 分别是 1、2、3、4，方便在缓存里找到：
+# Here is a step of two sequences, with blocks of 4 tokens. Sequence 0 brings a prompt of 3 tokens for block 2. Sequence 1 has 5 tokens in blocks 3 and 1 and decodes its sixth. The new keys are 1, 2, 3 and 4:
+# %% [markdown] key="attend_run" lang="zh" src="0b4d6f15"
+# 运行一步试试：两条序列，块大小是 4。序列 0 带来 3 个 token 的提示词，放进块 2。序列 1 已有 5 个 token，在块 3 和块 1 里，现在解码第 6 个。新的 key 分别是 1、2、3、4：
 
 # %% key="attend_code" lang="en"
 from types import SimpleNamespace
@@ -440,7 +433,6 @@ batch = batch_of([[2], [3, 1]], lengths=[3, 6], new=[3, 1], block_size=4, device
 query = torch.ones(1, 2, 4, 8)  # [1, Hq, T, Dk]
 key = torch.arange(1.0, 5.0).view(1, 1, 4, 1).expand(1, 1, 4, 8)  # [1, Hkv, T, Dk]
 out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, cache=cache)
-
 # %% key="attend_code" lang="zh"
 from types import SimpleNamespace
 
@@ -477,37 +469,36 @@ Table(
 )
 
 # %% [markdown] key="paged_read" lang="en"
-# Position 5 of sequence 1 is place 1 in the second block of its table. That is block 1, so its slot is 1 * 4 + 1 = 5.
+# Position 5 of sequence 1 is place 1 of block 1, so its slot is 1 * 4 + 1 = 5.
 #
 # ### The specification: plain torch
 #
-# `paged_attention` says what is right, in torch that you can read aloud. Look for:
+# `paged_attention` says what is right, in readable torch. Look for:
 #
-# - `batch.groups`: sequences with equally many new tokens each, which torch can compute at once. The loop runs once for each group.
-# - `k_cache[blocks]`: the lookup. It *copies* the blocks out of the pool, one behind the other.
+# - `batch.groups`: sequences with equally many new tokens, computed at once.
+# - `k_cache[blocks]`: the lookup. It *copies* the blocks out of the pool.
 # - `q` gets the shape `[n, q, heads, group, Dk]`: neighbouring query heads belong to one KV head.
-# - `hidden`: a query at position p sees the keys up to p. The rest of the last block and the padding of a short table lie behind every query, so the same comparison hides them.
+# - `hidden`: a query at position p sees the keys up to p. Empty places lie behind every query, so the same comparison hides them.
 # - `-torch.inf` before the softmax makes a weight exactly 0. The value is multiplied by it all the same.
-# %% [markdown] key="paged_read" lang="zh" src="f60f77b1"
-# 序列 1 的位置 5 是块表第二项的第 1 个位置（从 0 数起）。那一项是块 1，所以槽位是 1 * 4 + 1 = 5。
+#
+# We try it with NaN and then with zeros where no token lies:
+# %% [markdown] key="paged_read" lang="zh" src="987ea5e4"
+# 序列 1 的位置 5 是块 1 的第 1 个位置（从 0 数起），所以槽位是 1 * 4 + 1 = 5。
 #
 # ### 规范：普通的 torch
 #
 # `paged_attention` 用读得懂的 torch 写明什么是对的。留意：
 #
-# - `batch.groups`：新 token 数相同、torch 可以一次算完的那些序列为一组，每组循环一次。
-# - `k_cache[blocks]`：这就是查表。它把块从块池里**复制**出来，一块接一块排好。
+# - `batch.groups`：新 token 数相同的序列，一次算完。
+# - `k_cache[blocks]`：这就是查表。它把块从块池里**复制**出来。
 # - `q` 的形状变成 `[n, q, heads, group, Dk]`：相邻的 query 头属于同一个 KV 头。
-# - `hidden`：位置 p 的 query 只看到位置 p 为止的 key。最后一块的空位和短块表的补齐都排在所有 query 之后，同一个比较就把它们遮住了。
+# - `hidden`：位置 p 的 query 只看到位置 p 为止的 key。空位都排在所有 query 之后，同一个比较就把它们遮住了。
 # - softmax 之前的 `-torch.inf` 让权重正好为 0。不过，value 还是会和它相乘。
+#
+# 没有 token 的地方，先放 NaN，再放零：
 
 # %% key="paged_source"
 show_source(attention.paged_attention)
-
-# %% [markdown] key="paged_run" lang="en"
-# On our three sequences, once with NaN where no token lies, and once with zeros there:
-# %% [markdown] key="paged_run" lang="zh" src="abbde1a3"
-# 用我们的三条序列试两次：没有 token 的地方，一次放 NaN，一次放零：
 
 # %% key="paged_code" lang="en"
 batch, rows = case.batch(), []
@@ -537,29 +528,25 @@ Table(
 )
 
 # %% [markdown] key="launch" lang="en"
-# A weight of 0 times NaN is NaN. That is why nano makes its pool with `torch.zeros`: what lies behind a length is then always a finite number.
-# (Exercise 10.5 asks you for this function.)
-#
-# The second cost is the copy: 120 places were copied out of the blocks, and 58 of them hold tokens. A kernel can read the blocks where they lie.
+# A weight of 0 times NaN is NaN, so nano makes its pool with `torch.zeros`. (Exercise 10.5 is this function.)
+# The other cost is the copy: 120 places were copied, and only 58 of them hold tokens. A kernel can read the blocks where they lie.
 #
 # ### The launch
 #
 # `decode_on_gpu` starts that kernel. Look for:
 #
 # - the grid `(num_seqs, heads)`: one program for each sequence and *KV* head;
-# - the sizes in capitals. They are known when the kernel is compiled, and rounded up to powers of two, as Triton wants them. A matrix product wants at least 16 rows.
-# %% [markdown] key="launch" lang="zh" src="1e2c19e2"
-# 权重 0 乘 NaN 还是 NaN。所以 nano 用 `torch.zeros` 创建块池：这样一来，长度之外的内容总是有限的数。
-# （练习 10.5 就是写这个函数。）
-#
-# 另一个代价是复制：从块里复制出来 120 个位置，其中只有 58 个有 token。而 kernel 可以直接在块里读。
+# - the sizes in capitals, known at compile time and rounded up to powers of two. A matrix product needs at least 16 rows.
+# %% [markdown] key="launch" lang="zh" src="d40afc51"
+# 权重 0 乘 NaN 还是 NaN，所以 nano 用 `torch.zeros` 创建块池。（练习 10.5 就是写这个函数。）
+# 另一个代价是复制：复制出来 120 个位置，其中只有 58 个有 token。而 kernel 可以直接在块里读。
 #
 # ### 启动
 #
 # `decode_on_gpu` 启动这个 kernel。留意：
 #
 # - 网格 `(num_seqs, heads)`：每条序列的每个 **KV** 头一个程序；
-# - 名字大写的那些参数。它们是编译 kernel 时就已确定的大小，并按 Triton 的要求向上取整到 2 的幂；矩阵乘法至少要 16 行。
+# - 名字大写的那些参数：编译时就已确定，并向上取整到 2 的幂。矩阵乘法至少要 16 行。
 
 # %% key="launch_source"
 show_source(attention.decode_on_gpu)
@@ -567,19 +554,17 @@ show_source(attention.decode_on_gpu)
 # %% [markdown] key="kernel_intro" lang="en"
 # ### The kernel
 #
-# And this is what each program does. It carries `best`, `total` and `summed`, the $m$, $l$ and $a$ of step 2, here for all query heads of its KV head at once. Look for:
+# Each program carries `best`, `total` and `summed`, the $m$, $l$ and $a$ of step 2 for all query heads of its KV head. Look for:
 #
-# - **the line that reads the page table**: `block = tl.load(block_tables + ...)`;
-# - `mask=seen` in every load. Where a mask is false, `tl.load` reads nothing and gives `other`;
-# - the online softmax, which is the end of the loop, from its comment on.
-# %% [markdown] key="kernel_intro" lang="zh" src="aab82b72"
+# - **the line that reads the block table**: `block = tl.load(block_tables + ...)`;
+# - `mask=seen` in every load. Where a mask is false, `tl.load` reads nothing and gives `other`.
+# %% [markdown] key="kernel_intro" lang="zh" src="3f13eb19"
 # ### kernel
 #
-# 每个程序做的就是下面这些。它带着 `best`、`total`、`summed`，也就是第 2 步的 $m$、$l$、$a$，只不过一次处理一个 KV 头的所有 query 头。留意：
+# 每个程序带着 `best`、`total`、`summed`，也就是第 2 步的 $m$、$l$、$a$，只不过一次处理一个 KV 头的所有 query 头。留意：
 #
 # - **读块表的那一行**：`block = tl.load(block_tables + ...)`；
-# - 每次读取都有的 `mask=seen`。掩码为假的地方，`tl.load` 不读，直接取 `other`；
-# - 循环末尾、注释之后的那几行，就是在线 softmax。
+# - 每次读取都有的 `mask=seen`。掩码为假的地方，`tl.load` 不读，直接取 `other`。
 
 # %% key="kernel_source"
 if mode != "none":
@@ -604,9 +589,9 @@ if mode != "none":
 Table(["程序数", "结果里的 NaN", "与参考实现相同"], rows)
 
 # %% [markdown] key="second_tile" lang="en"
-# And this is what program (2, 1) of the first picture finds in its second tile, in plain Python:
-# %% [markdown] key="second_tile" lang="zh" src="c0302e15"
-# 第一张图里的程序 (2, 1) 在第二个 tile 里找到了什么，用普通的 Python 写出来：
+# What does program (2, 1) of the first picture find in its second tile? In plain Python:
+# %% [markdown] key="second_tile" lang="zh" src="2fd8fff5"
+# 第一张图里的程序 (2, 1) 在第二个 tile 里找到了什么？用普通的 Python 写出来：
 
 # %% key="second_tile_code" lang="en"
 at = torch.arange(32, 64)  # the 32 positions of the tile
@@ -624,39 +609,35 @@ token = slot * 2 + 1  # 把缓存看作 [slots * Hkv, D] 时的行号；KV 头 1
 Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block, slot, token))))
 
 # %% [markdown] key="pages_read" lang="en"
-# All five keys of this tile lie in one block. The kernel loads its number once for each position: always the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry 8 B.
-# The rest would be the same in a contiguous cache.
+# All five keys lie in one block. The kernel loads the block's number once for each of them, but from the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry 8 B, or 1.6%.
 #
-# Three more things are easy to miss. Each has been a real bug, and two of them come back in *Break it*:
+# Three things are easy to miss, and each has been a real bug:
 #
-# - `.to(tl.int64)`: block times stride does not fit in 32 bits in a large pool.
-# - `seen`: the last block is not full. What lies past the length must not be read, because NaN stays NaN even with a weight of 0.
-# - `first_row`: several query heads share a KV head, neighbours and not every fourth one.
+# - `.to(tl.int64)`: in a large pool, block times stride doesn't fit in 32 bits.
+# - `seen`: the last block isn't full.
+# - `first_row`: query heads that share a KV head are neighbours, not every fourth one.
 #
-# (Exercise 10.6 asks you for the loop of this kernel.)
+# (Exercise 10.6 is the loop of this kernel.)
 #
 # ### Follow it yourself
 #
-# One sequence and one head: at each step of the slider the program reads one tile, here of one block.
-# Which entry, which block, which slots?
-# Then give it more *splits*: several programs that share the tiles and read at the same time. Watch the number of steps. Step 5 says why one does this.
-# %% [markdown] key="pages_read" lang="zh" src="b477dd45"
-# 这个 tile 的五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B。
-# 其余各行，换成连续缓存也完全一样。
+# With each step of the slider, the program reads one tile, here one block. Which entry, which block, which slots?
+# Then add *splits*: programs that share the tiles and read at the same time. Step 5 says why.
+# %% [markdown] key="pages_read" lang="zh" src="4c6b6d9e"
+# 五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B，即 1.6%。
 #
-# 还有三处容易漏掉。每一处都真的出过 bug，其中两处在“弄坏它”里再看：
+# 有三处容易漏掉，每一处都真的出过 bug：
 #
 # - `.to(tl.int64)`：块池一大，块号乘步幅就超出 32 位。
-# - `seen`：最后一块没有填满。长度之外的内容不能读，因为即使权重为 0，NaN 仍是 NaN。
+# - `seen`：最后一块没有填满。
 # - `first_row`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个。
 #
 # （练习 10.6 就是写这个 kernel 的循环。）
 #
 # ### 自己走一遍
 #
-# 一条序列、一个头：滑块每走一步，程序就读一个 tile，这里一个 tile 是一个块。
-# 读的是哪一项、哪一块、哪些槽位？
-# 然后增加**切分数**（split）：由几个程序分担这些 tile，同时读。看看步数怎么变；为什么要这样做，见第 5 步。
+# 滑块每走一步，程序就读一个 tile，这里就是一个块。读的是哪一项、哪一块、哪些槽位？
+# 然后增加**切分数**（split）：由几个程序分担这些 tile，同时读。为什么要这样做，见第 5 步。
 
 # %% key="widget"
 from minikv.course.widgets import WalkWidget
@@ -666,13 +647,13 @@ show(WalkWidget(t("lang"), length=52, block_size=8, splits=1, step=2))
 # %% [markdown] key="packed" lang="en"
 # ## Step 4: pack the group
 #
-# In grouped-query attention (GQA) several query heads share one KV head.
-# Nano's kernel packs them: one program takes all query heads of a KV head as the rows of a small matrix. A simpler kernel would start a program for every *query* head. What would that cost?
-# %% [markdown] key="packed" lang="zh" src="92ef1ff0"
+# In grouped-query attention (GQA) several query heads share one KV head. Nano's kernel packs them into one program, as the rows of a small matrix.
+# What would a program for every *query* head cost?
+# %% [markdown] key="packed" lang="zh" src="3627f64c"
 # ## 第 4 步：按组打包
 #
-# 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。
-# nano 的 kernel 把它们打包：一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行。更简单的写法是每个 **query** 头一个程序。那样的代价是什么？
+# 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。nano 的 kernel 把它们打包：一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行。
+# 更简单的写法是每个 **query** 头一个程序。那样的代价是什么？
 
 # %% key="predict_times"
 predict("times_read", ...)
@@ -709,52 +690,57 @@ parts = {
 show(bars(names, parts, x="GB", stacked=True))
 
 # %% [markdown] key="packed_read" lang="en"
-# The first bar is what `paged_attention` does: it copies K and V out of the blocks, which reads them and writes them, and then reads the copy.
-# The last one is a packed kernel. Each key is loaded once for the whole group, so it stands at the floor but for the tables: each of the 8 programs of a sequence reads its table.
-# (It counts an entry of 4 B for each block. Nano asks for 8 B for each token, 1.6% of K and V, and most of these come from a cache.)
+# The first bar is `paged_attention`. It reads K and V out of the blocks, writes a copy, and reads the copy: three times the floor.
+# The last bar is a packed kernel, which loads each key once for the whole group. Only the tables keep it above the floor, since each of a sequence's 8 programs reads its table.
 #
-# These are bytes that a kernel asks for. A test counts the loads of nano's kernel and of the next step's in the interpreter, and finds the same K and V.
-# What a repeated load costs depends on where the data comes from, the L2 cache or memory. Where K and V fit into L2, packing can even be slower (*In the wild*).
-# %% [markdown] key="packed_read" lang="zh" src="13dcc93f"
-# 第一条就是 `paged_attention` 的做法：把 K 和 V 从块里复制出来，先读一遍、写一遍，再读一遍副本。
-# 最后一条是打包的 kernel。每个 key 只为整组读一次，所以与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
-# （这里按每块一项、每项 4 B 来数。nano 为每个 token 读 8 B，是 K 和 V 的 1.6%，其中大部分会命中 GPU 的缓存。）
+# These are the bytes that a kernel asks for. If K and V fit into the L2 cache, a repeated load is cheap, and packing can even be slower.
+# %% [markdown] key="packed_read" lang="zh" src="a86d9988"
+# 第一条是 `paged_attention`：从块里读出 K 和 V，写一份副本，再读副本，一共是下限的三倍。
+# 最后一条是打包的 kernel，每个 key 只为整组读一次。它与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
 #
-# 这里数的是 kernel 请求的字节。有一个测试在解释器里统计 nano 的 kernel 和下一步那个 kernel 的每次读取，得到的 K 和 V 相同。
-# 重复读取的代价，要看数据是从 L2 缓存来，还是从显存来。如果 K 和 V 放得进 L2，打包甚至可能更慢（见“实战现场”）。
+# 这些是 kernel 请求的字节。如果 K 和 V 放得进 L2 缓存，重复读取就很便宜，打包甚至可能更慢。
 
 # %% [markdown] key="splits" lang="en"
 # ## Step 5: split the sequence
 #
-# Packing has a price: fewer programs.
-# A GPU has many *streaming multiprocessors* (SMs), 132 on an H200, and a program runs on one of them.
-# A program waits for memory most of the time, so bandwidth comes from many of them waiting at once.
-# %% [markdown] key="splits" lang="zh" src="5b877aa5"
+# Packing has a price: fewer programs. A GPU has many *streaming multiprocessors* (SMs), an H200 for example 132, and each program runs on one of them. A program mostly waits for memory, so you need many at once for the full bandwidth.
+# %% [markdown] key="splits" lang="zh" src="e85cf52a"
 # ## 第 5 步：切分序列
 #
-# 打包也有代价：程序变少了。
-# GPU 有许多**流式多处理器**（SM），H200 有 132 个，一个程序在其中一个上运行。
+# 打包也有代价：程序变少了。GPU 有许多**流式多处理器**（SM），例如 H200 有 132 个，一个程序在其中一个上运行。
 # 程序大部分时间在等显存，要有足够多的程序同时在等，才能用满带宽。
 
 # %% key="predict_busy"
 predict("busy", ...)
 
 # %% [markdown] key="splits_story" lang="en"
-# One sequence with one KV head would even be a single program, on a card of 132 SMs.
-# So we cut the *sequence* (split-KV): each program takes a share of the tiles and leaves its own result with its lse.
-# A second step puts the parts together. With $w_j = e^{\text{lse}_j - \text{lse}}$, the share of the probability that part $j$ holds:
+# So we cut the *sequence* (split-KV). Each program takes a share of the tiles and leaves its result with its lse, and a second step puts the parts together. $w_j$ is the share of the probability that part $j$ holds:
 #
-# $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
+# $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad w_j = e^{\text{lse}_j - \text{lse}} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
 #
-# Nano does without splits, so this kernel is the lesson's own. A tile of it is one block. New against nano's are two places: the bounds of the loop, and the lse that each part leaves.
-# %% [markdown] key="splits_story" lang="zh" src="31865edd"
-# 如果只有一条序列、一个 KV 头，那么 132 个 SM 的卡上就只有一个程序。
-# 于是我们**沿序列切分**（split-KV）：每个程序负责一部分 tile，留下自己的结果和 lse。
-# 第二步再把各部分合起来。设 $w_j = e^{\text{lse}_j - \text{lse}}$，即第 $j$ 部分所占的概率：
+# | symbol | meaning | value here |
+# |---|---|---|
+# | $\text{lse}_j$ | lse of part $j$ | 90 and 89 |
+# | $\text{out}_j$ | result of part $j$ | 2 and 3 |
+# | $w_j$ | share of part $j$ | 0.731 and 0.269 |
 #
-# $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
+# These are our four numbers, cut into (2, 90) and (89, 1): `lse = ln(e^90 + e^89) = 90.3133`, and `out = 0.731 * 2 + 0.269 * 3 = 2.269`, as before.
 #
-# nano 不做切分，所以下面这个 kernel 是本课自己的，它的一个 tile 就是一个块。与 nano 的相比，新的只有两处：循环的范围，以及每一部分留下的 lse。
+# Nano does without splits, so this kernel is the lesson's own. Two places are new: the bounds of the loop, and the lse that each part leaves.
+# %% [markdown] key="splits_story" lang="zh" src="7ae75e65"
+# 于是我们**沿序列切分**（split-KV）：每个程序负责一部分 tile，留下自己的结果和 lse，第二步再把各部分合起来。$w_j$ 是第 $j$ 部分所占的概率：
+#
+# $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad w_j = e^{\text{lse}_j - \text{lse}} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
+#
+# | 符号 | 含义 | 本例取值 |
+# |---|---|---|
+# | $\text{lse}_j$ | 第 $j$ 部分的 lse | 90 和 89 |
+# | $\text{out}_j$ | 第 $j$ 部分的结果 | 2 和 3 |
+# | $w_j$ | 第 $j$ 部分所占的份额 | 0.731 和 0.269 |
+#
+# 取值还是前面的四个数，切成 (2, 90) 和 (89, 1) 两份：`lse = ln(e^90 + e^89) = 90.3133`，`out = 0.731 * 2 + 0.269 * 3 = 2.269`，与之前相同。
+#
+# nano 不做切分，所以下面这个 kernel 是本课自己的。新的只有两处：循环的范围，以及每一部分留下的 lse。
 
 # %% key="splits_source"
 if mode != "none":
@@ -782,15 +768,13 @@ for splits in (1, 2, 4, 9) if mode != "none" else ():
 Table(["切分数", "其中序列 0 为空的", "与参考实现相同"], rows)
 
 # %% [markdown] key="splits_read" lang="en"
-# The first sequence has one tile only, so with two splits one of them has nothing to do. It leaves zeros and an lse of $-\infty$, and its share is 0.
+# Sequence 0 has only one tile, so of two splits one has nothing to do. It leaves zeros and an lse of $-\infty$, and counts 0.
 #
-# How many splits? Enough that the SMs have work, and no more: every split puts a result aside that has to be written and read again.
-# (Even one split is a little above the floor: the programs of all KV heads read the same table.)
-# %% [markdown] key="splits_read" lang="zh" src="e966bb38"
-# 第一条序列只有一个 tile，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
+# How many splits do you need? Enough that every SM has work, and no more, because each result has to be written and read again.
+# %% [markdown] key="splits_read" lang="zh" src="27c09262"
+# 序列 0 只有一个 tile，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
 #
-# 切成几份才好？让各个 SM 都有活干就够了，不要更多：每多一份，就多一个结果要写出去再读回来。
-# （不切分也比下限略高：每个 KV 头的程序都要读同一张块表。）
+# 切成几份才好？让各个 SM 都有事做就够了，不要更多，因为每一份结果都要写出去再读回来。
 
 # %% key="splits_cost" lang="en"
 one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
@@ -822,13 +806,13 @@ Table(head, rows, right=head, lines=[f"这样的序列有 1、4、16、64 条时
 # %% [markdown] key="real" lang="en"
 # ## The package's kernel
 #
-# `minikv.kernels.paged_decode` is these five steps, with what practice asks for: tensor cores (not on a T4), any head size, windows, fp8, scores for eviction.
-# A tile (`BLOCK_N` tokens) need not be a block, so its lookup knows three cases: a tile inside of a block, several whole blocks in a tile, and neither a multiple of the other.
-# %% [markdown] key="real" lang="zh" src="f0a9eee2"
+# `minikv.kernels.paged_decode` adds what practice asks for: tensor cores (not on a T4), windows, fp8, scores for eviction.
+# Its tile (`BLOCK_N` tokens) need not be a block, so its lookup knows three cases: a tile inside a block, several whole blocks in a tile, and neither a multiple of the other.
+# %% [markdown] key="real" lang="zh" src="cbe904b6"
 # ## 本包的 kernel
 #
-# `minikv.kernels.paged_decode` 就是这五步，再加上实际需要的东西：Tensor Core（T4 上不用）、任意头维度、窗口、fp8、供淘汰用的分数。
-# 一个 tile（`BLOCK_N` 个 token）不一定正好是一个块，所以它查表时分三种情况：tile 在一个块之内；一个 tile 包含几个整块；两者互不整除。
+# `minikv.kernels.paged_decode` 还加上了实际需要的东西：Tensor Core（T4 上不用）、窗口、fp8、供淘汰用的分数。
+# 它的一个 tile（`BLOCK_N` 个 token）不一定正好是一个块，所以查表时分三种情况：tile 在一个块之内；一个 tile 包含几个整块；两者互不整除。
 
 # %% key="real_source"
 if mode != "none":
@@ -854,27 +838,21 @@ for block_size in (64, 8, 12) if mode != "none" else ():
 Table(["块大小", "与参考实现相同"], rows)
 
 # %% [markdown] key="real_read" lang="en"
-# Small pages mean more entries for each tile, and arithmetic for each row: this is where pages of one token lose bandwidth.
-# Leaving out `ALIGNED` costs bandwidth too: through a table Triton cannot see that every row begins at a multiple of 16 elements, and unless it is told, it loads one element (two bytes) at a time.
-#
-# On a CPU the package runs plain torch, which is also what the kernels are tested against.
+# With small pages, a tile has more addresses to compute. This is where pages of one token lose bandwidth.
+# Without `ALIGNED`, Triton can't see through a table that every row begins at a multiple of 16 elements, and loads one element (two bytes) at a time.
 #
 # ### One latent for all heads (optional)
 #
-# MLA ([lesson 03](03_the_2_86x_mistake.ipynb)) caches one latent a token, which is key and value at once, and beside it a short key for the position (rope). Both belong to *every* head: a group of 128.
-# Instead of making K and V of every head from it, the query goes to the latent: the up-projection of K is *absorbed* into the query, that of V comes after the softmax.
-# On 21 tokens in shuffled blocks, with 4 heads:
-# %% [markdown] key="real_read" lang="zh" src="93e95fe7"
-# 页越小，每个 tile 要读的项就越多，每一行都要算地址：每页 1 个 token 时，带宽就丢在这里。
-# 不写 `ALIGNED`，带宽也会下降：地址要先查块表，Triton 推断不出每一行按 16 个元素对齐，只好一次读 1 个元素（2 字节）。
-#
-# 在 CPU 上，本包运行的是普通的 torch 实现，kernel 的测试也以它为准。
+# MLA ([lesson 03](03_the_2_86x_mistake.ipynb)) caches one latent a token, which is key and value at once, and a short key for the position (rope). Both belong to *every* head.
+# Instead of making K and V of every head, you can bring the query to the latent: the up-projection of K is *absorbed* into the query, and that of V comes after the softmax. Here are 21 tokens in shuffled blocks, with 4 heads:
+# %% [markdown] key="real_read" lang="zh" src="8ae6ef64"
+# 页越小，每个 tile 要查的项和要算的地址就越多：每页 1 个 token 时，带宽就丢在这里。
+# 不写 `ALIGNED`，带宽也会下降：隔着块表，Triton 推断不出每一行按 16 个元素对齐，只好一次读 1 个元素（2 字节）。
 #
 # ### 所有头共用一个潜在向量（选读）
 #
-# MLA（[第 03 课](03_the_2_86x_mistake.ipynb)）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value；此外还有一小段带位置的 key（rope）。两者都属于**所有**的头：一组就是 128 个。
-# 不必由它还原每个头的 K 和 V，而是把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。
-# 下面取打乱的块里的 21 个 token、4 个头：
+# MLA（[第 03 课](03_the_2_86x_mistake.ipynb)）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value；此外还有一小段带位置的 key（rope）。两者都属于**所有**的头。
+# 不必还原每个头的 K 和 V，可以反过来把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。下面是打乱的块里的 21 个 token、4 个头：
 
 # %% key="expanded" lang="en"
 draw = torch.Generator().manual_seed(0)
@@ -900,8 +878,8 @@ logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T
 expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)
 
 # %% [markdown] key="absorbed_now" lang="en"
-# The same without making K or V of any head, from latents that lie in blocks:
-# %% [markdown] key="absorbed_now" lang="zh" src="2df82b47"
+# The same without K or V of any head, from latents that lie in blocks:
+# %% [markdown] key="absorbed_now" lang="zh" src="0013aca4"
 # 下面不还原任何头的 K 和 V，直接用放在块里的潜在向量：
 
 # %% key="absorbed" lang="en"
@@ -932,9 +910,9 @@ head = ["每个 token 的元素数：所有头的 K 和 V", "潜在向量加 rop
 Table(head, [[heads * (2 * nope + rope), rank + rope, same]])
 
 # %% [markdown] key="latent_cost" lang="en"
-# Bytes and FLOPs of one step, one sequence of 4,096 tokens, 128 heads as in DeepSeek-V3:
-# %% [markdown] key="latent_cost" lang="zh" src="1138ddcd"
-# 一条 4,096 个 token 的序列，像 DeepSeek-V3 那样 128 个头，一步的字节数和 FLOP：
+# What does a step cost for one sequence of 4,096 tokens, with 128 heads as in DeepSeek-V3?
+# %% [markdown] key="latent_cost" lang="zh" src="04655221"
+# 一条 4,096 个 token 的序列，像 DeepSeek-V3 那样 128 个头，一步的字节数和 FLOP 是多少？
 
 # %% key="latent" lang="en"
 from minikv.kernels.traffic import decode_traffic, latent_decode_traffic
@@ -964,19 +942,17 @@ Table(
 )
 
 # %% [markdown] key="latent_read" lang="en"
-# Fewer bytes, and far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte, [lesson 04](04_the_roofline.ipynb)) this decode lies just on the compute-bound side.
+# That is fewer bytes with far more arithmetic for each: on an H200 (ridge point about 200 FLOP/byte) this decode is just compute-bound.
 #
 # ## Measure it here
 #
-# The lesson's question on this machine: K and V contiguous, in blocks of several sizes, in order and shuffled; and copied out of the blocks first.
-# All move the same K and V. GB/s are the floor's bytes, divided by the time.
-# %% [markdown] key="latent_read" lang="zh" src="f149ab55"
-# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节，[第 04 课](04_the_roofline.ipynb)），这样的解码已经刚好落在计算受限的一侧。
+# Now we ask the lesson's question on this machine: K and V contiguous, in blocks in order or shuffled, or copied out of the blocks first. All move the same K and V. GB/s are the floor's bytes, divided by the time.
+# %% [markdown] key="latent_read" lang="zh" src="d0258aaf"
+# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节），这样的解码已经刚好落在计算受限的一侧。
 #
 # ## 在本机上测量
 #
-# 在这台机器上回答本课的问题：K 和 V 连续存放；放在几种大小的块里，按次序或打乱；以及先从块里复制出来。
-# 各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
+# 现在在这台机器上回答本课的问题：K 和 V 连续存放，或者放在按次序、打乱的块里，或者先从块里复制出来。各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
 
 # %% key="measure" lang="en" tags="timing"
 from minikv.course.lessons.l10.measure import measure, steps_gb_s
@@ -996,17 +972,15 @@ names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
 show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 
 # %% [markdown] key="measure_read" lang="en"
-# The first bar is torch's own kernel and the others are ours (on a CPU, plain torch): their difference is one between kernels.
-# What pages cost by themselves is seen within one kernel, from bar to bar below. Compare the two with blocks of 16: if the order of the blocks mattered much, shuffling would show it.
-# Shuffle in a benchmark all the same, since a serving engine's blocks seldom are in order. And give every sequence blocks of its own, or they come from a cache.
+# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so their difference is one between kernels. What pages cost by themselves you see within one kernel: compare the two bars with blocks of 16, in order and shuffled.
+# In a benchmark of your own, shuffle the blocks, since an engine's blocks are seldom in order. And give every sequence its own, or they come from a cache.
 #
-# On a GPU the next cell draws the steps of this lesson against the card: bandwidth over the length of one sequence.
-# %% [markdown] key="measure_read" lang="zh" src="315be351"
-# 第一条是 torch 自己的 kernel，放在块里的各条是我们的（在 CPU 上是普通的 torch 实现）：两者之差是 kernel 之差。
-# 分页本身的代价，要在同一个 kernel 之内、从下面几条的比较中去看。先比较块大小为 16 的两条：如果块的次序很要紧，打乱之后就会看出来。
-# 做基准测试时仍然应当打乱，因为线上引擎的块很少按次序排列。还要让每条序列有自己的块，否则数据就来自缓存。
+# On a GPU the next cell draws bandwidth over the length of one sequence:
+# %% [markdown] key="measure_read" lang="zh" src="bc6e3004"
+# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看：比较块大小为 16 的两条，一条按次序，一条打乱。
+# 自己做基准测试时，要把块打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存。
 #
-# 在 GPU 上，下一个单元格画出本课各步与显卡的对比：横轴是一条序列的长度，纵轴是带宽。
+# 在 GPU 上，下一个单元格画出一条序列的长度与带宽的关系：
 
 # %% key="plot" lang="en" tags="hardware"
 from minikv.course.charts import lines
@@ -1038,15 +1012,13 @@ if mode == "gpu":
 #
 # ### One token too many
 #
-# A mask that is off by one reads the place behind the last token.
-# Our pool has NaN there. A real one has what the block's last holder left:
-# %% [markdown] key="break" lang="zh" src="7578d9b9"
+# A mask that is off by one reads the place behind the last token. Our pool has NaN there. A real one has what the block's last holder left:
+# %% [markdown] key="break" lang="zh" src="5491951a"
 # ## 弄坏它
 #
 # ### 多读一个 token
 #
-# 掩码差一位，就会读到最后一个 token 后面的位置。
-# 我们的块池在那里放了 NaN。真实的块池里，那里是上一个持有者留下的内容：
+# 掩码差一位，就会读到最后一个 token 后面的位置。我们的块池在那里放了 NaN。真实的块池里，那里是上一个持有者留下的内容：
 
 # %% key="break_tail" lang="en"
 from dataclasses import replace
@@ -1076,19 +1048,17 @@ for name, wrong in (("NaN", late), ("残留的旧数据", stale)):
 Table(["最后一个 token 后面", "NaN 个数", "总共", "答案正确"], rows)
 
 # %% [markdown] key="break_logical" lang="en"
-# The second row is what happens in production: no NaN, no error, a slightly different text.
-# This is why our tests fill every unused place with NaN.
+# The second row is what happens in production: no NaN and no error, just a slightly different text. So our tests fill every unused place with NaN.
 #
 # ### Forgetting to look up the table
 #
-# A fresh pool often hands its blocks out in order, 0, 1, 2; then a kernel that takes the *logical* number of a block for its place passes every test.
-# %% [markdown] key="break_logical" lang="zh" src="2c565a22"
-# 第二行才是线上会发生的事：没有 NaN，没有报错，只是文字略有不同。
-# 所以我们的测试把所有没用到的位置都填上 NaN。
+# A fresh pool hands its blocks out in order, 0, 1, 2. Then a kernel that takes a block's *logical* number for its place passes every test.
+# %% [markdown] key="break_logical" lang="zh" src="e248fe14"
+# 第二行才是线上会发生的事：没有 NaN，没有报错，只是文字略有不同。所以我们的测试把所有没用到的位置都填上 NaN。
 #
 # ### 忘了查表
 #
-# 块池刚建好时，块往往按 0、1、2 的次序分出去；这时把块的**逻辑**编号当作位置的 kernel，什么测试都能通过。
+# 块池刚建好时，块往往按 0、1、2 的次序分出去。这时把块的**逻辑**编号当作位置的 kernel，什么测试都能通过。
 
 # %% key="break_logical_code" lang="en"
 rows = []
@@ -1110,8 +1080,8 @@ Table(["块表", "不查表也对"], rows)
 # %% [markdown] key="break_int" lang="en"
 # ### An offset that does not fit
 #
-# Block ids are 32-bit numbers, and in Triton a product of two such is one again.
-# %% [markdown] key="break_int" lang="zh" src="8c1de709"
+# Block ids are 32-bit numbers, and in Triton the product of two 32-bit numbers has 32 bits again.
+# %% [markdown] key="break_int" lang="zh" src="fe6b92b8"
 # ### 装不下的偏移
 #
 # 块号是 32 位整数；在 Triton 里，两个 32 位整数相乘，结果仍是 32 位。
@@ -1141,24 +1111,41 @@ Table(
 )
 
 # %% [markdown] key="break_int_read" lang="en"
-# A crash is the lucky case. If the memory below the cache is in use, there is no error at all.
-# In your own kernel, one `.to(tl.int64)` is the cure.
+# A crash is the lucky case: if the memory below the cache is in use, there is no error at all. In your own kernel, one `.to(tl.int64)` is the cure.
 #
 # ### Strides that are assumed
 #
-# Some engines keep K and V of a block side by side. The K of one block is then followed by its V, and not by the next block's K.
-# Nano's kernel computes addresses as if the cache of a layer were contiguous. In nano it always is, so nothing checks it:
-# %% [markdown] key="break_int_read" lang="zh" src="383ee320"
-# 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错。
-# 在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
+# Attention reads K and V in different ways, so they are stored apart ([lesson 06](06_the_linear_cache.ipynb)). Some engines make two tensors, as nano does, or one tensor `[2, blocks, ...]`; others put K and V of a block side by side, `[blocks, 2, ...]`. vLLM has used both of the latter.
+# %% [markdown] key="break_int_read" lang="zh" src="4654e874"
+# 崩溃还算幸运：如果缓存之前的那段地址另有所属，就根本不会报错。在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
 #
 # ### 想当然的步幅
 #
-# 有些引擎把一个块的 K 和 V 挨着放：一块的 K 后面是它自己的 V，而不是下一块的 K。
-# nano 的 kernel 按连续的缓存计算地址。在 nano 里每层的缓存总是连续的，所以没有任何检查：
+# 注意力读 K 和读 V 的方式不同，所以两者分开存放（[第 06 课](06_the_linear_cache.ipynb)）。有的引擎用两个张量（例如 nano），有的用一个张量 `[2, blocks, ...]`，还有的把一个块的 K 和 V 挨着放，即 `[blocks, 2, ...]`。后两种 vLLM 都用过。
+
+# %% key="layouts" lang="en"
+together = torch.stack([case.k_cache, case.v_cache])  # [2, blocks, block size, Hkv, D]
+whole = torch.stack([case.k_cache, case.v_cache], 1)  # [blocks, 2, block size, Hkv, D]
+layouts = {"two tensors": case.k_cache, "[2, blocks, ...]": together[0], "[blocks, 2, ...]": whole[:, 0]}
+Table(
+    ["layout", "elements from block to block", "token to token", "head to head"],
+    [[name, *k.stride()[:3]] for name, k in layouts.items()],
+)
+# %% key="layouts" lang="zh"
+together = torch.stack([case.k_cache, case.v_cache])  # [2, 块数, 块大小, Hkv, D]
+whole = torch.stack([case.k_cache, case.v_cache], 1)  # [块数, 2, 块大小, Hkv, D]
+layouts = {"两个张量": case.k_cache, "[2, blocks, ...]": together[0], "[blocks, 2, ...]": whole[:, 0]}
+Table(
+    ["布局", "块到块的元素数", "token 到 token", "头到头"],
+    [[name, *k.stride()[:3]] for name, k in layouts.items()],
+)
+
+# %% [markdown] key="layouts_read" lang="en"
+# Nano's kernel assumes a contiguous cache. In nano it always is, so nothing checks it:
+# %% [markdown] key="layouts_read" lang="zh" src="0d815ee0"
+# nano 的 kernel 假定缓存是连续的。在 nano 里确实总是连续，所以没有任何检查：
 
 # %% key="break_stride" lang="en"
-whole = torch.stack([case.k_cache, case.v_cache], 1)  # [blocks, 2, block size, Hkv, D]
 beside = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
 outs = [("paged_decode", paged_decode(case.query, beside.kv, scale=case.scale).out)]
 if mode != "none":
@@ -1172,7 +1159,6 @@ rows = [
 ]
 Table(["K and V side by side", "right", "rows with NaN", "of"], rows)
 # %% key="break_stride" lang="zh"
-whole = torch.stack([case.k_cache, case.v_cache], 1)  # [块数, 2, 块大小, Hkv, D]
 beside = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
 outs = [("paged_decode", paged_decode(case.query, beside.kv, scale=case.scale).out)]
 if mode != "none":
@@ -1187,19 +1173,13 @@ rows = [
 Table(["K 和 V 挨着放", "正确", "有 NaN 的行", "共"], rows)
 
 # %% [markdown] key="break_stride_read" lang="en"
-# Nano took the stride of a block for the block size times the stride of a token.
-# Here even the NaN did not help: what nano's kernel read were full blocks, of K or of V, of other tokens.
+# Nano took 8 × 32 = 256 elements for the stride of a block, and here it is 512. Even NaN didn't help: its kernel read full blocks of other tokens.
 #
-# The package's operations take the strides from the tensors, and check what they can before anything starts: shapes, types and strides always, the numbers in a table on a CPU only.
-# On a GPU, looking at them would mean waiting for it at every step; with `MINIKV_CHECKED=values` in the environment they look all the same, which is slow and finds bugs.
-# Inside an engine, the same checks in every layer of every step would cost time and find nothing: it has made the tables itself. There they run only with `MINIKV_CHECKED=1`, which these notebooks set.
-# %% [markdown] key="break_stride_read" lang="zh" src="b6cc28b6"
-# nano 以为块的步幅等于块大小乘以 token 的步幅。
-# 在这里连 NaN 也没能暴露错误：nano 的 kernel 读到的是别的 token 的整块内容，有的是 K，有的是 V。
+# The package's operations take the strides from the tensors and check shapes and types first. The numbers in a table they check on a CPU; on a GPU, which would have to wait, only with `MINIKV_CHECKED=values`.
+# %% [markdown] key="break_stride_read" lang="zh" src="f19fa0f1"
+# nano 以为块的步幅是 8 × 32 = 256 个元素，而这里是 512。连 NaN 也没能暴露错误：它的 kernel 读到的是别的 token 的整块内容。
 #
-# 本包的各个操作都从张量上取步幅，并在启动之前尽量检查：形状、类型和步幅总是检查；块表里的数只在 CPU 上检查。
-# 在 GPU 上看这些数，就得每一步都停下来等 GPU；设环境变量 `MINIKV_CHECKED=values` 则照样检查，慢，但能找出 bug。
-# 在引擎内部，每一步的每一层都重复这些检查，只费时间而查不出什么：块表就是引擎自己刚生成的。所以那里只有设了 `MINIKV_CHECKED=1` 才检查，这些 notebook 就设了它。
+# 本包的各个操作都从张量上取步幅，并先检查形状、类型和步幅。块表里的数只在 CPU 上检查，因为在 GPU 上每一步都得停下来等；设 `MINIKV_CHECKED=values` 可以打开。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
@@ -1222,18 +1202,18 @@ for attempt in attempts:
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - A block table costs next to nothing in bytes. What can cost is the arithmetic that turns its entries into addresses.
-# - `paged_attention` copies the blocks and then attends, which is three times the floor. A kernel reads them where they lie.
+# - A block table costs 0.006% of K and V in bytes, with blocks of 16. What can cost time is turning its entries into addresses.
+# - `paged_attention` copies the blocks first and moves three times the floor. A kernel reads them where they lie.
 # - The online softmax carries a maximum and two sums from tile to tile. A larger maximum rescales both sums.
-# - One program for each KV head loads K and V once for the whole group. Splits bring the lost programs back, and each part leaves its lse.
-# - What must not count must not be read: 0 times NaN is NaN, and stale numbers give no error at all.
-# %% [markdown] key="recap" lang="zh" src="946f4ba0"
+# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 64 of them keep 132 SMs busy for 2% more bytes.
+# - What must not count must not be read: 0 times NaN is NaN, and stale numbers give no error.
+# %% [markdown] key="recap" lang="zh" src="49b3d718"
 # ## 本课小结
 #
-# - 从字节数看，块表的开销可以忽略。真正可能有代价的，是由表项计算地址。
-# - `paged_attention` 先把块复制出来再做注意力，搬的字节是下限的三倍。kernel 则直接在块里读。
+# - 块大小 16 时，块表的字节只有 K 和 V 的 0.006%。真正可能费时间的，是由表项计算地址。
+# - `paged_attention` 先把块复制出来，搬的字节是下限的三倍。kernel 则直接在块里读。
 # - 在线 softmax 把一个最大值和两个和从一个 tile 带到下一个。最大值变大时，两个和都要重新缩放。
-# - 每个 KV 头一个程序，K 和 V 只为整组读一次。切分序列能把减少的程序补回来，每一部分都留下自己的 lse。
+# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来：切成 64 份，132 个 SM 全都有事做，只多搬 2% 的字节。
 # - 不该算的就不该读：0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
 
 # %% [markdown] key="self" lang="en"
@@ -1257,17 +1237,51 @@ explain("why_packed")
 # %% key="explain_split"
 explain("why_split")
 
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# You write the parts of a paged decode: `store_kv` and `token_offsets`, the way to a slot and back; `attend`, an online softmax, and `merge`, which joins two splits. The last two become parts of your engine: `paged_attention` in torch, and the loop of nano's Triton kernel, `paged_decode_kernel`.
+# %% [markdown] key="exercises" lang="zh" src="c2dc5f2b"
+# ## 练习
+#
+# 练习 notebook 要你写出分页解码的各个部分：`store_kv` 和 `token_offsets`，写入槽位、再找回来；`attend` 是在线 softmax，`merge` 把两份结果合成一份。最后两个会成为你的引擎的部件：用 torch 写的 `paged_attention`，以及 nano 的 Triton kernel 的循环 `paged_decode_kernel`。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | a kernel gives another result than the reference | the same call with `MINIKV_KERNELS=reference` in the environment: if the result changes by more than rounding, the kernel is at fault; if not, look at tables, lengths and what was stored |
+# | NaN in the output, or text that changes from run to run | `cache[unused_blocks] = nan` before the call: NaN in the answer then means that a query read past a length, or a block of another sequence |
+# | far below the card's bandwidth | `floor(shape).num_bytes / seconds / 1e9` against `copy_bandwidth(2**30).gb_s`; then `batch * kv_heads * splits` against the number of SMs, `torch.cuda.get_device_properties(0).multi_processor_count` |
+# %% [markdown] key="stuck" lang="zh" src="e43311c8"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了（不只是舍入误差），问题在 kernel；没变，就去查块表、长度和写入的内容 |
+# | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前先执行 `cache[unused_blocks] = nan`：答案里出现 NaN，就说明某个 query 读过了头，或者读了别的序列的块 |
+# | 远达不到显卡的带宽 | 先比较 `floor(shape).num_bytes / seconds / 1e9` 与 `copy_bandwidth(2**30).gb_s`；再比较 `batch * kv_heads * splits` 与 SM 数，即 `torch.cuda.get_device_properties(0).multi_processor_count` |
+
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens, and the contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), and a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)), so two kernels were compared.
-# - **Pages of one token.** On Blackwell GPUs the same bytes moved at 0.87 TB/s with pages of one token and at 4.0 with pages of 128 ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)). Then the address arithmetic was divided among the threads, and every page size reached 5 TB/s, with tables as large as before ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104); *The floor*).
+# <details>
+# <summary>Six reports, and the part of the lesson that explains each</summary>
+#
+# - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens, and the contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), and a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)), so the user compared two kernels.
+# - **Pages of one token.** On Blackwell GPUs the same bytes moved at 0.87 TB/s with pages of one token and at 4.0 with pages of 128 ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)). Then the threads divided the address arithmetic among them, and every page size reached 5 TB/s with tables as large as before ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104); *The floor*).
 # - **Packing.** MLX loaded K and V again for each of 8 query heads of a group, and moved 195 of 266 GB/s ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)). Another engine became 9% slower by packing, because its 42 MB a layer fitted into an L2 cache of 96 MB and 128 programs were too few ([imp PR #1785](https://github.com/kekzl/imp/pull/1785); step 4).
 # - **No split.** A kernel for AMD GPUs ran one sequence of 32,768 tokens as a single program on 256 compute units: 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)). Step 5 is the cure.
 # - **The bugs of *Break it*.** Offsets in 32 bits crashed vLLM once block ids crossed about 7767 ([PR #47671](https://github.com/vllm-project/vllm/pull/47671)), and gave no error at all elsewhere ([#50427](https://github.com/vllm-project/vllm/issues/50427)). A kernel of aiter assumed the stride of a block ([PR #3498](https://github.com/ROCm/aiter/pull/3498)), and jax-js gave each KV head every fourth query head ([PR #180](https://github.com/ekzhang/jax-js/pull/180)).
-# - **A benchmark's faults.** TileOPs measured blocks in order, shared by all sequences, so they came from a cache. It found both faults itself ([#2014](https://github.com/tile-ai/TileOPs/issues/2014); *Measure it here*).
-# %% [markdown] key="wild" lang="zh" src="e59dd9d7"
+# - **A benchmark's faults.** TileOPs measured blocks in order that all sequences shared, so they came from a cache. It found both faults itself ([#2014](https://github.com/tile-ai/TileOPs/issues/2014); *Measure it here*).
+#
+# </details>
+# %% [markdown] key="wild" lang="zh" src="9022e537"
 # ## 实战现场
+#
+# <details>
+# <summary>六份报告，以及解释它们的小节</summary>
 #
 # - **分页反而更快。** 2024 年 2 月，一位用户用 32 条 8,192 个 token 的序列测 flash-attention，连续缓存的用时是分页的 1.35 倍（[flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)）。因为 flash-attention 2 遇到分页缓存总是用切分 kernel（第 5 步），遇到连续缓存只在某些条件下才用（[`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp) 里的 `force_split_kernel`），所以比较的其实是两个 kernel。
 # - **每页 1 个 token。** 在 Blackwell GPU 上，同样的字节，每页 1 个 token 时是 0.87 TB/s，每页 128 个时是 4.0 TB/s（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)）。后来地址计算分摊给了各个线程，任意页大小都能到 5 TB/s，而块表一点也没有变小（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)；见“下限”）。
@@ -1275,56 +1289,16 @@ explain("why_split")
 # - **不做切分。** AMD GPU 上的一个 kernel 把一条 32,768 个 token 的序列交给 256 个计算单元中的一个，带宽 0.1 TB/s，而卡有 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。解决办法就是第 5 步。
 # - **“弄坏它”里的 bug。** 块号超过约 7767 时，32 位的偏移曾让 vLLM 崩溃（[PR #47671](https://github.com/vllm-project/vllm/pull/47671)），在另一处则没有任何报错（[#50427](https://github.com/vllm-project/vllm/issues/50427)）。aiter 有个 kernel 想当然地计算块的步幅（[PR #3498](https://github.com/ROCm/aiter/pull/3498)），jax-js 则把每隔几个的 query 头分给同一个 KV 头（[PR #180](https://github.com/ekzhang/jax-js/pull/180)）。
 # - **基准测试的毛病。** TileOPs 的测试里，块按次序排列，又由所有序列共用，所以数据来自缓存。这两个毛病都是它自己发现的（[#2014](https://github.com/tile-ai/TileOPs/issues/2014)；见“在本机上测量”）。
-
-# %% [markdown] key="exercises" lang="en"
-# ## Exercises
 #
-# The exercise notebook of this lesson asks for the parts of a paged decode, in plain Python and torch, and at the end in Triton:
-#
-# 1. `store_kv`: tokens into their slots.
-# 2. `token_offsets`: from a block table to addresses, with a tail, a window and any strides.
-# 3. `attend`: an online softmax that is broken, to be written right.
-# 4. `merge`: two splits into one.
-# 5. `paged_attention`: all of it together, as nano calls it. It becomes a part of your engine.
-# 6. `paged_decode_kernel`: the loop of nano's Triton kernel. It becomes a part of your engine, too.
-# %% [markdown] key="exercises" lang="zh" src="f8364e2f"
-# ## 练习
-#
-# 本课的练习 notebook 要你写出分页解码的各个部分，先用普通的 Python 和 torch，最后用 Triton：
-#
-# 1. `store_kv`：把 token 写进槽位。
-# 2. `token_offsets`：从块表到地址，要处理末尾、窗口和任意步幅。
-# 3. `attend`：给出一个有错的在线 softmax，把它写对。
-# 4. `merge`：把两份结果合成一份。
-# 5. `paged_attention`：全部合在一起，与 nano 的调用方式相同。它会成为你的引擎的一个部件。
-# 6. `paged_decode_kernel`：nano 那个 Triton kernel 的循环。它也会成为你的引擎的一个部件。
-
-# %% [markdown] key="stuck" lang="en"
-# ## If you are stuck
-#
-# | symptom | the command that decides |
-# |---|---|
-# | a kernel gives another result than the reference | `MINIKV_KERNELS=reference` in the environment, and the same call again: if the result changes by more than rounding, the kernel is at fault; if not, look at tables, lengths and what was stored (on a GPU with `MINIKV_CHECKED=values`) |
-# | NaN in the output, or text that changes from run to run | fill the unused places: `cache[unused_blocks] = nan` before the call. NaN in the answer then means that a query read past a length, or a block of another sequence |
-# | far below the card's bandwidth | `floor(shape).num_bytes / seconds / 1e9` against `copy_bandwidth(2**30).gb_s`; then `batch * kv_heads * splits` against the number of SMs (`torch.cuda.get_device_properties(0).multi_processor_count`): fewer programs than SMs need splits |
-# %% [markdown] key="stuck" lang="zh" src="be0a1eb1"
-# ## 卡住了怎么办
-#
-# | 现象 | 用哪条命令判断 |
-# |---|---|
-# | kernel 的结果与参考实现不同 | 设环境变量 `MINIKV_KERNELS=reference`，再调用一次：结果变了（不只是舍入误差），问题在 kernel；没变，就去查块表、长度和写入的内容（在 GPU 上加 `MINIKV_CHECKED=values`） |
-# | 输出里有 NaN，或者每次运行的文字不一样 | 调用之前把没用到的位置填上：`cache[unused_blocks] = nan`。答案里出现 NaN，就说明某个 query 读过了头，或者读了别的序列的块 |
-# | 远达不到显卡的带宽 | 先比较 `floor(shape).num_bytes / seconds / 1e9` 与 `copy_bandwidth(2**30).gb_s`；再比较 `batch * kv_heads * splits` 与 SM 数（`torch.cuda.get_device_properties(0).multi_processor_count`）：程序数少于 SM 数，就需要切分 |
+# </details>
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
 # You can write to any slot and read any table, for many sequences of any length in one call.
-# That is what an engine asks of attention at every decode step; for a prefill, with many queries a sequence, the lookup is the same.
-# [Lesson 11a](11a_continuous_batching.ipynb) puts 256 requests on one pool, and decides at every step which sequences are in that call.
-# %% [markdown] key="next" lang="zh" src="1da4ea72"
+# [Lesson 11a](11a_continuous_batching.ipynb) decides at every step which sequences are in that call.
+# %% [markdown] key="next" lang="zh" src="ea2650fa"
 # ## 下一课
 #
 # 现在你能写入任何槽位、读任何块表，一次调用处理许多条长短不一的序列。
-# 解码的每一步，引擎对注意力的要求也就是这些；预填充（prefill）时每条序列有许多 query，查表的方式一样。
-# [第 11a 课](11a_continuous_batching.ipynb)让 256 个请求共用一个块池，每一步都要决定让哪些序列进入这次调用。
+# [第 11a 课](11a_continuous_batching.ipynb)在每一步决定让哪些序列进入这次调用。

@@ -28,7 +28,8 @@ def after_each_call(fn, calls: list[list[int]], ref_counts: list[int], free_list
         except (AssertionError, ValueError):
             refused = True
         state = {"refused": refused, "ref_counts": list(manager.ref_counts)}
-        state |= {"free_blocks": list(manager.free_blocks), "cached": sorted(manager.cached.values())}
+        state |= {"free_blocks": list(manager.free_blocks)}
+        state |= {"forgotten": sorted(set(range(len(ref_counts))) - set(manager.cached.values()))}
         seen.append(state | {"block_table": list(seq.block_table), "num_computed": seq.num_computed})
     return seen
 
