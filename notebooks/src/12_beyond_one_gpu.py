@@ -17,17 +17,17 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# You have eight GPUs and cut a model into eight parts. Does each of them keep an eighth of the KV cache?
+# You have eight GPUs and cut a model into eight parts. Does each GPU keep an eighth of the KV cache?
 #
 # A **rank** is one of the processes that share a model, with a GPU of its own. **Tensor parallelism** (TP) cuts the weight matrices into as many parts as there are ranks.
-# What each rank then caches of a token depends on the model. Here are three:
-# %% [markdown] key="question" lang="zh" src="a33f137e"
+# What each rank then caches for a token depends on the model. Here are three models:
+# %% [markdown] key="question" lang="zh" src="24cb239b"
 # ## 问题
 #
-# 你有八块 GPU，把模型切成八份。每块是不是只存八分之一的 KV 缓存？
+# 你有八块 GPU，把模型切成八份。那么每块 GPU 是不是只存八分之一的 KV 缓存？
 #
-# 几个进程共用一个模型，每个进程叫作一个 **rank**，各有自己的 GPU。**张量并行**（TP）把权重矩阵切成与 rank 数相同的几份。
-# 这时每个 rank 为一个 token 缓存什么，要看模型。下面是三个模型：
+# 几个进程共用一个模型时，每个进程叫作一个 **rank**，各有自己的 GPU。**张量并行**（TP）按 rank 数把权重矩阵切成同样多的几份。
+# 这时每个 rank 为一个 token 缓存多少，取决于模型。下面是三个模型：
 
 # %% key="first"
 from minikv.course.diagrams import rank_caches
@@ -36,20 +36,22 @@ models = ("Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3")
 show(rank_caches({model: model for model in models}, 8, t("lang")))
 
 # %% [markdown] key="answer_read" lang="en"
-# Of Llama's cache each GPU has an eighth. Of Qwen3's each head lies on two GPUs. Of DeepSeek's latents each GPU has **all**: eight GPUs, eight copies of the same bytes.
+# Each GPU keeps an eighth of Llama's cache. Each of Qwen3's heads lies on two GPUs. Of DeepSeek's latents each GPU keeps **all**: eight GPUs hold eight copies of the same bytes.
 #
-# A user of eight B200s saw the price: with tensor parallelism vLLM had room for 20.43 requests of a million tokens, with data parallelism for 156.9 (a newer model with latents).
-# **Where are the other seven eighths with tensor parallelism? And why is it 7.7 times, and not 8?**
+# You can see the price when an engine starts. On eight B200s and a newer model with latents, vLLM had room for 20.43 requests of a million tokens with tensor parallelism. With data parallelism it had room for 156.9.
+# **Where do seven eighths of the room go with tensor parallelism? And why is the factor 7.7 and not 8?**
 #
 # After this lesson you can:
 #
 # - **say** which part of a cache a rank keeps, for KV heads and for latents, and how often it is copied;
 # - **compare** tensor parallelism with data-parallel attention, in tokens;
-# - **decide** whether a preempted sequence is swapped to CPU memory or computed again.
-# %% [markdown] key="answer_read" lang="zh" src="48134de1"
-# Llama 的缓存，每块 GPU 只放八分之一；Qwen3 的每个头放在两块 GPU 上；DeepSeek 的潜在向量（latent），每块都放**全部**：八块 GPU，同样的字节存了八份。
+# - **decide** whether to swap a preempted sequence to CPU memory or to compute it again.
 #
-# 代价有多大？一位用户在八块 B200 上启动了一个同样存潜在向量的新模型：上下文一百万时，张量并行能同时放下 20.43 个请求，数据并行能放下 156.9 个。
+# You need MLA's latent from [lesson 03](03_the_2_86x_mistake.ipynb) and preemption from [lesson 11b](11b_when_blocks_run_out.ipynb).
+# %% [markdown] key="answer_read" lang="zh" src="2b4a2baf"
+# Llama 的缓存，每块 GPU 只放八分之一；Qwen3 的每个头放在两块 GPU 上；DeepSeek 的潜在向量（latent），每块 GPU 都放**全部**，也就是同样的字节存了八份。
+#
+# 引擎启动时就能看到代价。例如在八块 B200 上运行一个同样存潜在向量的新模型，上下文一百万：张量并行时，vLLM 能同时放下 20.43 个请求；数据并行时能放下 156.9 个。
 # **张量并行时少掉的八分之七去了哪里？为什么是 7.7 倍，而不是整 8 倍？**
 #
 # 学完本课，你能够：
@@ -57,6 +59,8 @@ show(rank_caches({model: model for model in models}, 8, t("lang")))
 # - **说出**一个 rank 存缓存的哪一部分（KV 头或潜在向量），以及一共存了几份；
 # - 按放得下的 token 数**比较**张量并行和数据并行注意力；
 # - **决定**被抢占的序列是换出到 CPU 内存，还是重新计算。
+#
+# 预备知识：[第 03 课](03_the_2_86x_mistake.ipynb)的潜在向量，[第 11b 课](11b_when_blocks_run_out.ipynb)的抢占。
 
 # %% key="predict_rank"
 predict("rank_bytes", ...)
@@ -64,39 +68,51 @@ predict("rank_bytes", ...)
 # %% [markdown] key="formula" lang="en"
 # ## Heads can be shared out
 #
-# Attention is computed head by head, and no head asks another for anything. So each rank takes some of the query heads, and keeps the K and V that these read:
-# %% [markdown] key="formula" lang="zh" src="bc43a89a"
+# Attention is computed head by head, and no head needs anything from another. So each rank takes some of the query heads, and keeps the K and V that these read.
+# With 4 KV heads on 2 ranks, each rank keeps 2 heads. On 8 ranks a rank can't keep half a head, so it keeps 1, and each head has 2 copies:
+# %% [markdown] key="formula" lang="zh" src="137ba326"
 # ## 头可以分
 #
-# 注意力是一个头一个头算的，头与头之间互不相干。所以每个 rank 拿走一部分 query 头，只存这些头要读的 K 和 V：
+# 注意力按头计算，头与头之间互不依赖。所以每个 rank 负责一部分 query 头，只存这些头要读的 K 和 V。
+# 例如有 4 个 KV 头：2 个 rank 时，每个 rank 存 2 个头；8 个 rank 时，不可能存半个头，所以每个 rank 存 1 个，而每个头就有了 2 份：
 
 # %% [markdown] key="formula_math"
 # $$\text{heads}_{\text{rank}} = \max\!\left(1, \frac{H_{kv}}{t}\right) \qquad\quad \text{bytes}_{\text{rank}} = 2 \cdot L \cdot \text{heads}_{\text{rank}} \cdot D \cdot b \qquad\quad \text{copies} = \frac{t \cdot \text{heads}_{\text{rank}}}{H_{kv}}$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $H_{kv}$ | KV heads of the model | heads |
-# | $t$ | ranks, `tp` | ranks |
-# | $L$ | layers | layers |
-# | $D$ | `head_dim` | elements |
-# | $b$ | size of an element | bytes |
+# | symbol | meaning | unit | value here: Qwen3-30B-A3B on 8 ranks |
+# |---|---|---|---|
+# | $H_{kv}$ | KV heads of the model | heads | 4 |
+# | $t$ | ranks, `tp` | ranks | 8 |
+# | $L$ | layers | layers | 48 |
+# | $D$ | `head_dim` | elements | 128 |
+# | $b$ | size of an element | bytes | bf16: 2 |
+# | $\text{heads}_{\text{rank}}$ | KV heads on one rank | heads | 1 |
+# | $\text{bytes}_{\text{rank}}$ | one token in the cache of one rank | bytes | 24,576 |
+# | copies | how often each head is stored on all ranks | | 2 |
 #
-# ($t$ divides $H_{kv}$, or $H_{kv}$ divides $t$; anything else is refused.)
+# With the numbers put in: $\max(1, 4 / 8) = 1$ head, $2 \cdot 48 \cdot 1 \cdot 128 \cdot 2 = 24{,}576$ B, and $8 \cdot 1 / 4 = 2$ copies.
+# ($t$ has to divide $H_{kv}$, or $H_{kv}$ has to divide $t$. Anything else is refused.)
 #
-# With MLA there is no $H_{kv}$ to divide by: $\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$, whatever $t$ is, with the latent's $d_c$ and the rope key's $d_r$ elements ([lesson 03](03_the_2_86x_mistake.ipynb)).
-# %% [markdown] key="symbols" lang="zh" src="e68eae5a"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $H_{kv}$ | 模型的 KV 头数 | 头 |
-# | $t$ | rank 数，即 `tp` | rank |
-# | $L$ | 层数 | 层 |
-# | $D$ | 头维度 `head_dim` | 元素 |
-# | $b$ | 一个元素的大小 | 字节 |
+# MLA has no $H_{kv}$ to divide. A rank keeps $L \cdot (d_c + d_r) \cdot b$ bytes, whatever $t$ is, where $d_c$ counts the elements of the latent and $d_r$ those of the rope key ([lesson 03](03_the_2_86x_mistake.ipynb)). For DeepSeek-V3 that is $61 \cdot (512 + 64) \cdot 2 = 70{,}272$ B.
+# The next cell computes both for more models and ranks:
+# %% [markdown] key="symbols" lang="zh" src="c541ac97"
+# | 符号 | 含义 | 单位 | 本例取值：8 个 rank 上的 Qwen3-30B-A3B |
+# |---|---|---|---|
+# | $H_{kv}$ | 模型的 KV 头数 | 头 | 4 |
+# | $t$ | rank 数，即 `tp` | rank | 8 |
+# | $L$ | 层数 | 层 | 48 |
+# | $D$ | 头维度 `head_dim` | 元素 | 128 |
+# | $b$ | 一个元素的大小 | 字节 | bf16：2 |
+# | $\text{heads}_{\text{rank}}$ | 一个 rank 上的 KV 头数 | 头 | 1 |
+# | $\text{bytes}_{\text{rank}}$ | 一个 token 在一个 rank 的缓存里占多少 | 字节 | 24,576 |
+# | copies | 所有 rank 合起来，每个头存了几份 | | 2 |
 #
+# 代入数字：$\max(1, 4 / 8) = 1$ 个头，$2 \cdot 48 \cdot 1 \cdot 128 \cdot 2 = 24{,}576$ 字节，$8 \cdot 1 / 4 = 2$ 份。
 # （要么 $t$ 整除 $H_{kv}$，要么 $H_{kv}$ 整除 $t$；其余情况一律拒绝。）
 #
-# MLA 没有 $H_{kv}$ 可除：不管 $t$ 是多少，$\text{bytes}_{\text{rank}} = L \cdot (d_c + d_r) \cdot b$，其中 $d_c$ 是潜在向量的元素数，$d_r$ 是 rope key 的（[第 03 课](03_the_2_86x_mistake.ipynb)）。
+# MLA 没有 $H_{kv}$ 可除。不管 $t$ 是多少，一个 rank 都要存 $L \cdot (d_c + d_r) \cdot b$ 字节，其中 $d_c$ 是潜在向量的元素数，$d_r$ 是 rope key 的元素数（[第 03 课](03_the_2_86x_mistake.ipynb)）。DeepSeek-V3 就是 $61 \cdot (512 + 64) \cdot 2 = 70{,}272$ 字节。
+# 下一个单元格对更多的模型和 rank 数算出这两种情形：
 
 # %% key="cut" lang="en"
 from minikv.course import Table
@@ -125,33 +141,33 @@ Table(head, rows, title="一个 token 在一个 rank 上的字节数（x：所�
 # %% [markdown] key="cut_read" lang="en"
 # The table has three cases:
 #
-# - **As many heads as there are ranks, or more**: the cache is cut, and there is one copy of it (`x1`). Twice the GPUs: a token takes half as much on each.
-# - **More ranks than KV heads**: a head cannot be cut, since a query needs the whole of its key. It is *copied*: with 4 KV heads on 8 ranks, two neighbours keep the same one. From here on a token takes the same on every GPU, however many there are.
-# - **Latents**: copied from the second rank on.
+# - **As many KV heads as ranks, or more.** The cache is cut, and there is one copy of it (`x1`). With twice the GPUs, a token takes half as much on each.
+# - **More ranks than KV heads.** A head can't be cut, because a query needs the whole of its key. So it is *copied*: with 4 KV heads on 8 ranks, two neighbours keep the same head. From here on a token takes the same on every GPU, however many you add.
+# - **Latents.** They are copied from the second rank on.
 #
-# The second case is easily forgotten: `heads // tp` is 0 there. transformers itself cuts through the middle of a head in that case, and fails in the first forward ([#48307](https://github.com/huggingface/transformers/issues/48307), August 2026); `minikv.models.load` repeats the weights of K and V instead.
-# (Exercise 12.1: which heads lie on which rank.)
+# The second case is easy to forget, because `heads // tp` is 0 there. `minikv.models.load` handles it by repeating the weights of K and V.
+# (In exercise 12.1 you say which heads lie on which rank.)
 #
 # ## Two real processes
 #
-# A plan is a claim. The next cell starts two processes by `torchrun`; each loads its part of three small models, and makes its own cache.
-# One has 2 KV heads, one a single head, and one keeps latents. Rank 1 is given less room than rank 0, as if somebody else used its GPU.
-# (The processes need some 10 to 20 seconds: each imports torch and transformers for itself. In a terminal the same is `torchrun --nproc-per-node 2 -m minikv generate "..."`, and in a script of yours `LLM(..., tp="auto")`.)
-# %% [markdown] key="cut_read" lang="zh" src="857a6775"
+# A plan is only a claim, so we test it. The next cell starts two processes with `torchrun`. Each loads its part of three small models and makes its own cache.
+# One model has 2 KV heads, one has a single head, and one keeps latents. Rank 1 gets less room than rank 0, as if another program used its GPU.
+# (This takes some 10 to 20 seconds, because each process imports torch and transformers. In a terminal you would run `torchrun --nproc-per-node 2 -m minikv generate "..."`, and in a script `LLM(..., tp="auto")`.)
+# %% [markdown] key="cut_read" lang="zh" src="7ac86f5e"
 # 表里有三种情形：
 #
-# - **头数不少于 rank 数**：缓存被切分，总共只有一份（表中的 `x1`）。GPU 加倍，一个 token 在每块上只占一半。
-# - **rank 比 KV 头多**：一个头不能再切，因为 query 需要完整的 key。只能**复制**：4 个 KV 头放到 8 个 rank 上，相邻的两个 rank 存同一个头。从这里开始，不管再加多少块 GPU，一个 token 在每块上占的都一样多。
+# - **KV 头数不少于 rank 数**：缓存被切分，总共只有一份（表中的 `x1`）。GPU 加倍，一个 token 在每块上只占一半。
+# - **rank 比 KV 头多**：一个头不能再切，因为 query 需要完整的 key，所以只能**复制**。例如 4 个 KV 头放到 8 个 rank 上，相邻的两个 rank 存同一个头。从这里开始，不管再加多少块 GPU，一个 token 在每块上占的都一样多。
 # - **潜在向量**：从第二个 rank 起就是复制。
 #
-# 第二种最容易忘：这时 `heads // tp` 等于 0。transformers 自己遇到这种情况会把一个头从中间切开，第一次前向计算就失败（[#48307](https://github.com/huggingface/transformers/issues/48307)，2026 年 8 月）；`minikv.models.load` 的办法是把 K 和 V 的权重复制几份。
-# （练习 12.1：哪些头在哪个 rank 上。）
+# 第二种最容易忘，因为这时 `heads // tp` 等于 0。`minikv.models.load` 的处理办法是把 K 和 V 的权重复制几份。
+# （练习 12.1 就是写出哪些头在哪个 rank 上。）
 #
 # ## 两个真正的进程
 #
-# 计划终究是纸面上的，要实测才算数。下一个单元格用 `torchrun` 启动两个进程，各自加载三个小模型中属于自己的部分，各自建缓存。
-# 三个模型：一个有 2 个 KV 头，一个只有 1 个头，一个存潜在向量。给 rank 1 的空间比 rank 0 少，就像它的 GPU 上还有别人。
-# （两个进程要 10 到 20 秒，因为各自都要导入 torch 和 transformers。在终端里，同样的事写作 `torchrun --nproc-per-node 2 -m minikv generate "..."`；在自己的脚本里，是 `LLM(..., tp="auto")`。）
+# 计划只是纸面上的结论，要实测才算数。下一个单元格用 `torchrun` 启动两个进程，各自加载三个小模型中属于自己的部分，各自建缓存。
+# 三个模型分别有 2 个 KV 头、1 个 KV 头和潜在向量。rank 1 得到的空间比 rank 0 少，就像它的 GPU 上还有另一个程序。
+# （需要 10 到 20 秒，因为两个进程各自都要导入 torch 和 transformers。在终端里，同样的事写作 `torchrun --nproc-per-node 2 -m minikv generate "..."`；在自己的脚本里，是 `LLM(..., tp="auto")`。）
 
 # %% key="shards" tags="hardware"
 from tempfile import TemporaryDirectory
@@ -205,41 +221,41 @@ for name, found in shards.items():
 Table(["模型", "rank", "权重（B）", "一个块", "自己", "共同", "计划（B）", "实测（B）"], rows, lines=lines)
 
 # %% [markdown] key="shards_read" lang="en"
-# Read the shape of a block as (K and V, layers, tokens, heads, elements), for latents without the first: of GQA's two heads each rank has one, MQA's only head is on both, and the latent of 64 + 16 elements lies on both in one piece.
-# What was planned is what was measured, and the answers are those of one process.
+# The shape of a block is (K and V, layers, tokens, heads, elements), and latents leave out the first. Each rank has one of GQA's two heads. MQA's only head is on both ranks, and so is the whole latent of 64 + 16 elements.
+# The measured bytes are the planned ones, and the answers are those of one process.
 #
-# The weights are about half of one process's. MQA has a little more, because with the head its K and V projections are copied, too. MLA has more still: transformers' plan for this architecture cuts the MLP alone, and leaves attention whole on every rank.
+# The weights are about half of one process's. MQA has a little more, because its K and V projections are copied together with the head. MLA has more still: for this architecture, transformers cuts the MLP alone and leaves attention whole on every rank.
 #
 # ### The smallest count
 #
-# Rank 0 had room for more blocks (*own*), but all of them use the count of rank 1. There is one scheduler, on rank 0, and one block table for each sequence: its block 7 is block 7 on every rank, each with other heads of the same tokens.
-# A block that one rank lacks has no place for part of the heads. (`allocate_kv_cache` takes the smallest count by itself: [lesson 08](08_allocate_kv_cache.ipynb).)
-# %% [markdown] key="shards_read" lang="zh" src="1a03ed97"
-# 块的形状依次是 K 和 V、层数、token、头、元素（潜在向量没有第一项）：GQA 的两个头，每个 rank 各放一个；MQA 唯一的头，两边都有；64 + 16 个元素的潜在向量，两边都是完整的一份。
-# 计划的字节就是实测的字节，回答也与单个进程相同。
+# Rank 0 had room for more blocks (*own*), but both ranks use the count of rank 1. The reason is that there is one scheduler, on rank 0, and one block table for each sequence. Block 7 of the table is block 7 on every rank, and each rank keeps other heads of the same tokens there.
+# If one rank lacks a block, a part of the heads has no place. (`allocate_kv_cache` takes the smallest count by itself: [lesson 08](08_allocate_kv_cache.ipynb).)
+# %% [markdown] key="shards_read" lang="zh" src="80fa77d8"
+# 块的形状依次是 K 和 V、层数、token、头、元素，潜在向量没有第一项。GQA 的两个头，每个 rank 各放一个；MQA 唯一的头，两个 rank 都有；64 + 16 个元素的潜在向量，两个 rank 上都是完整的一份。
+# 实测的字节与计划一致，回答也与单个进程相同。
 #
-# 权重约为单个进程的一半。MQA 略多，因为复制那个头，就要连它的 K 和 V 投影一起复制。MLA 更多：transformers 为这种架构写的方案只切 MLP，注意力在每个 rank 上都是完整的。
+# 权重约为单个进程的一半。MQA 略多，因为复制那个头时，它的 K 和 V 投影也要一起复制。MLA 更多：对这种架构，transformers 只切 MLP，注意力在每个 rank 上都是完整的。
 #
 # ### 取最小的块数
 #
-# rank 0 本来放得下更多的块（“自己”一列），但大家都按 rank 1 的块数来。调度器只有一个，在 rank 0 上；每条序列也只有一张块表：表里的块 7，在每个 rank 上都是块 7，各存同一批 token 的不同的头。
-# 只要有一个 rank 没有这个块，一部分头就没有地方放。（`allocate_kv_cache` 会自动取最小的块数，见[第 08 课](08_allocate_kv_cache.ipynb)。）
+# rank 0 本来放得下更多的块（“自己”一列），但两个 rank 都按 rank 1 的块数来。原因是：调度器只有一个，在 rank 0 上；每条序列也只有一张块表。表里的块 7，在每个 rank 上都是块 7，各 rank 在那里存同一批 token 的不同的头。
+# 只要有一个 rank 没有这个块，就有一部分头没有地方放。（`allocate_kv_cache` 会自动取最小的块数，见[第 08 课](08_allocate_kv_cache.ipynb)。）
 
 # %% key="predict_common"
 predict("common_blocks", ...)
 
 # %% [markdown] key="message" lang="en"
-# (Exercise 12.2.)
+# (You compute this number in exercise 12.2.)
 #
-# ### What the ranks tell each other
+# ### What the ranks send each other
 #
-# Rank 0 decides, and sends each step to the others as a list of integers: token ids, lengths, block tables. The activations inside of the forward are another matter: after attention and after the MLP every layer adds up what the ranks have computed.
-# %% [markdown] key="message" lang="zh" src="55f6e2c8"
-# （练习 12.2。）
+# Rank 0 decides, and sends each step to the other ranks as a list of integers: token ids, lengths, block tables. That is little. Inside of the forward far more is sent, because after attention and after the MLP every layer adds up the activations that the ranks have computed.
+# %% [markdown] key="message" lang="zh" src="3a22a79b"
+# （练习 12.2 就是算这个数。）
 #
-# ### rank 之间说些什么
+# ### rank 之间发送什么
 #
-# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank：token id、长度、块表。前向计算内部的激活是另一回事：每一层在注意力之后、MLP 之后，都要把各 rank 算出的部分相加。
+# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank：token id、长度、块表。这些很少。前向计算内部要发的就多得多了：每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
 
 # %% key="message_code" lang="en"
 from minikv import SamplingParams
@@ -288,25 +304,39 @@ activations = 2 * layers * 64 * hidden * 2  # 每层相加两次，64 条序列�
 Table(["Llama-3.1-70B 的层数", "每个 rank 交换的激活（B），64 条序列"], [(layers, activations)])
 
 # %% [markdown] key="latents" lang="en"
-# ## Latents cannot
+# ## Latents can't be shared out
 #
-# Why is the latent not cut as well? Half of its elements on each of two ranks, it seems, would do.
-# Remember how a score comes about ([lesson 03](03_the_2_86x_mistake.ipynb)), for one head and one cached token, with the head's query already multiplied by the head's own matrix (absorbed):
-# %% [markdown] key="latents" lang="zh" src="d3163cfa"
+# Why isn't the latent cut as well? Two ranks could keep half of its elements each.
+# To see what goes wrong, look at how a score is computed ([lesson 03](03_the_2_86x_mistake.ipynb)), for one head $h$ and one cached token. With absorbed matrices, the head's query is first multiplied by the head's own matrix:
+# %% [markdown] key="latents" lang="zh" src="14ba6f38"
 # ## 潜在向量不能分
 #
-# 为什么不把潜在向量也切开？两个 rank 各放一半元素，看起来也行。
-# 回想一下分数是怎么来的（[第 03 课](03_the_2_86x_mistake.ipynb)）。取一个头、一个已缓存的 token，并且这个头的 query 已经乘过这个头自己的矩阵（矩阵吸收）：
+# 为什么不把潜在向量也切开？例如两个 rank 各放一半元素。
+# 要看出问题在哪里，先看分数是怎么算的（[第 03 课](03_the_2_86x_mistake.ipynb)）。取一个头 $h$ 和一个已缓存的 token；采用矩阵吸收时，这个头的 query 先乘以这个头自己的矩阵：
 
 # %% [markdown] key="latents_math"
 # $$s_{h} \;=\; \tilde q_h \cdot c \;+\; q^{\text{rope}}_h \cdot k^{\text{rope}}, \qquad \tilde q_h = {W^{K}_h}^{\top} q_h \in \mathbb{R}^{d_c}$$
 
 # %% [markdown] key="latents_why" lang="en"
-# The latent $c$ has no index $h$. Every head, on whatever rank, reads all of its $d_c$ elements.
-# A rank that has half of them knows half of a sum, and half of a sum is not a score:
-# %% [markdown] key="latents_why" lang="zh" src="8c716ce0"
-# 潜在向量 $c$ 没有下标 $h$。每一个头，不论在哪个 rank 上，都要读它的全部 $d_c$ 个元素。
-# 只有一半元素的 rank，只知道和的一半；而半个和，并不是分数：
+# | symbol | meaning | value here: DeepSeek-V3 |
+# |---|---|---|
+# | $s_h$ | score of head $h$ for this token | one number; 128 heads |
+# | $\tilde q_h$ | the head's query, absorbed | 512 elements |
+# | $c$ | the token's latent | $d_c$ = 512 elements |
+# | $q^{\text{rope}}_h$, $k^{\text{rope}}$ | the parts that carry the position | $d_r$ = 64 elements each |
+#
+# The latent $c$ has no index $h$: every head, on whatever rank, reads all of its 512 elements.
+# A rank that keeps 256 of them computes half of a sum, and half of a sum is not a score:
+# %% [markdown] key="latents_why" lang="zh" src="badf3dfb"
+# | 符号 | 含义 | 本例取值：DeepSeek-V3 |
+# |---|---|---|
+# | $s_h$ | 头 $h$ 对这个 token 的分数 | 一个数；共 128 个头 |
+# | $\tilde q_h$ | 这个头的 query（吸收之后） | 512 个元素 |
+# | $c$ | 这个 token 的潜在向量 | $d_c$ = 512 个元素 |
+# | $q^{\text{rope}}_h$、$k^{\text{rope}}$ | 带位置信息的部分 | 各 $d_r$ = 64 个元素 |
+#
+# 潜在向量 $c$ 没有下标 $h$，也就是说，每一个头，不论在哪个 rank 上，都要读它的全部 512 个元素。
+# 只存 256 个元素的 rank，只能算出和的一半，而半个和并不是分数：
 
 # %% key="half" lang="en"
 torch.manual_seed(0)
@@ -339,23 +369,23 @@ scores, saved = heads * tokens * 4 / 2**20, tokens * 256 * 2 / 2**20
 Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB）"], [(tokens, f"{scores:.1f}", f"{saved:.1f}")])
 
 # %% [markdown] key="latents_ways" lang="en"
-# The halves could be added up between the ranks, for each head, cached token, query and layer, before the softmax. That is as many bytes as it saves, over a link instead of from memory.
+# The ranks could add up their halves. But they would have to do it before the softmax, for each head, cached token, query and layer. With 128 heads and scores of 4 bytes, that is 512 B for each cached token, as many as the 256 elements of 2 bytes that a rank doesn't read. And they would go over a link, not out of memory.
 #
-# What can be divided is something else:
+# Two other things can be divided:
 #
-# - **the requests.** Each rank takes its own requests, with all heads, and nobody else keeps their latents: **data-parallel attention** ([vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/), [SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)). That was the second start.
-# - **the tokens of a sequence.** Each rank keeps some of its positions; a softmax can be put together from parts ([lesson 10](10_kernels.ipynb), split-KV). That is [context parallelism](https://docs.sglang.io/docs/advanced_features/dcp): an exchange for each query and layer, but of one vector a head, not of one score a token.
+# - **The requests.** Each rank takes requests of its own and computes all their heads, and no other rank keeps their latents. This is **data-parallel attention** ([vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/), [SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)), and it gave the 156.9 requests above.
+# - **The tokens of a sequence.** Each rank keeps some of the positions, because a softmax can be put together from parts ([lesson 10](10_kernels.ipynb), split-KV). This is [context parallelism](https://docs.sglang.io/docs/advanced_features/dcp). It needs an exchange for each query and layer, too, but of one vector a head instead of one score a token.
 #
-# Data-parallel attention has its price. To compute all heads of its requests a rank needs **all** of attention's weights, where before it had an eighth. Everything else, above all the experts, is cut as before.
-# %% [markdown] key="latents_ways" lang="zh" src="94a00adf"
-# 当然可以在 softmax 之前，把两半在 rank 之间相加：每个头、每个已缓存的 token、每个 query、每一层都要加。要交换的字节与省下的一样多，而且走的是链路，不是显存。
+# Data-parallel attention has a price. To compute all heads of its requests, a rank needs **all** of attention's weights, where before it had an eighth. Everything else, above all the experts, is cut as before.
+# %% [markdown] key="latents_ways" lang="zh" src="e21f0589"
+# 当然，几个 rank 可以把各自的一半相加。但必须在 softmax 之前做，而且每个头、每个已缓存的 token、每个 query、每一层都要做一次。以 128 个头、每个分数 4 字节计算，每个已缓存的 token 要交换 512 字节，与少读的 256 个元素（每个 2 字节）一样多，而且走的是链路，不是显存。
 #
-# 能分的是别的：
+# 能分的是另外两样：
 #
-# - **请求**。每个 rank 只管自己的请求，算它们的全部头，别的 rank 不存它们的潜在向量：这就是**数据并行注意力**（[vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/)，[SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)）。第二次启动用的就是它。
-# - **一条序列的 token**。每个 rank 存一部分位置；softmax 可以由几段拼起来（[第 10 课](10_kernels.ipynb)，沿序列切分）。这就是[上下文并行](https://docs.sglang.io/docs/advanced_features/dcp)：每个 query、每一层也要交换，但每个头只交换一个向量，而不是每个 token 一个分数。
+# - **请求**。每个 rank 只管自己的请求，算它们的全部头，其他 rank 不存它们的潜在向量。这就是**数据并行注意力**（[vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/)，[SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)），前面的 156.9 个请求就是这样来的。
+# - **一条序列的 token**。每个 rank 存一部分位置，因为 softmax 可以由几段拼起来（[第 10 课](10_kernels.ipynb)，沿序列切分）。这就是[上下文并行](https://docs.sglang.io/docs/advanced_features/dcp)。每个 query、每一层也要交换，但每个头只交换一个向量，而不是每个 token 一个分数。
 #
-# 数据并行注意力有它的代价。一个 rank 要算自己请求的全部头，就需要注意力的**全部**权重，而原来只要八分之一。其余的部分，尤其是专家，照旧切分。
+# 数据并行注意力有它的代价：一个 rank 要算自己请求的全部头，就需要注意力的**全部**权重，而原来只要八分之一。其余的部分，尤其是专家，照旧切分。
 
 # %% key="predict_more"
 predict("more_tokens", ...)
@@ -403,30 +433,62 @@ parts = {
 show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weights", "k")))
 
 # %% [markdown] key="ways_read" lang="en"
-# **The other seven eighths were copies.** And in this plan it is less than eight times, because each rank pays for attention's weights out of its pool (the first bar of each pair has fewer weights). The larger the GPU, the less that matters, and the closer it comes to 8.
+# **The missing seven eighths were copies.** In this plan the factor stays below 8, because each rank pays for attention's whole weights out of its pool: in the chart, the first bar of each pair has fewer weights. The larger the GPU, the less that matters, and the closer the factor comes to 8.
 #
-# Look at the last column of the table, too. One request alone has *less* room than before: it still lies on one GPU. Data-parallel attention holds more requests, not longer ones.
-# Qwen3's 4 KV heads lie on 8 ranks in two copies each under tensor parallelism, so there it is at most twice as much.
-# And look at Llama, whose heads tensor parallelism had cut already: there is nothing to be won, and attention's whole weights take room for it.
+# Here is the comparison in one formula, for two models. With tensor parallelism all ranks hold the same requests, with data parallelism each holds its own:
 #
-# (It is a plan, and an ideal one: engines keep copies of more than attention. What it costs in speed is not in the table either: a step has to bring each token to the rank of its experts and back, all ranks run their steps together, and a rank with long requests is full while others have room. Exercise 12.3.)
-# %% [markdown] key="ways_read" lang="zh" src="f3e648a5"
-# **少掉的八分之七，都是复制品**。在这份计划里，之所以不到八倍，是因为每个 rank 都要从块池里拿出一部分放注意力的权重（图中每一对的第一条，权重较少）。GPU 越大，这一点越无关紧要，倍数就越接近 8。
+# $$N_{\text{TP}} = \frac{K_{\text{TP}}}{b_{\text{TP}}} \qquad\qquad N_{\text{DP}} = t \cdot \frac{K_{\text{DP}}}{b_{\text{DP}}}$$
 #
-# 再看表的最后一列。单个请求的空间反而**变小**了：它还是只能放在一块 GPU 上。数据并行注意力放得下更多的请求，而不是更长的请求。
-# Qwen3 的 4 个 KV 头，张量并行时在 8 个 rank 上各有两份，所以最多是两倍。
-# 再看 Llama，它的头早已被张量并行切开：没有什么可赚的，还白白多放了权重。
+# | symbol | meaning | unit | DeepSeek-V3 | Llama-3.1-70B |
+# |---|---|---|---|---|
+# | $t$ | ranks | ranks | 8 | 8 |
+# | $b_{\text{TP}}$ | a token on one rank, TP | bytes | 70,272 | 40,960 |
+# | $b_{\text{DP}}$ | a token on its rank, DP | bytes | 70,272 | 327,680 |
+# | $K_{\text{TP}}$ | room for the cache on one rank, TP | GiB | 74.4 | 142 |
+# | $K_{\text{DP}}$ | the same, DP | GiB | 65.9 | 123 |
+# | $N_{\text{TP}}$ | tokens in all, TP | tokens | 1,136,864 | 3,727,760 |
+# | $N_{\text{DP}}$ | tokens in all, DP | tokens | 8,049,664 | 3,211,648 |
 #
-# （这是计划，而且是理想情况：实际的引擎会复制的不止注意力。速度上的代价表里也没有：每一步都要把每个 token 送到它的专家所在的 rank 再送回来；所有 rank 一起走每一步；长请求集中的那个 rank 先满，而其他 rank 还有空。见练习 12.3。）
+# With the numbers put in, DeepSeek-V3 has $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ tokens, 7.08 times as many as 1,136,864. Llama-3.1-70B has $8 \cdot 401{,}456 = 3{,}211{,}648$, only 0.86 times as many. Tensor parallelism had already cut its heads, so there was nothing to gain, and the whole weights of attention take room.
+# Qwen3's 4 KV heads lie on 8 ranks in two copies under tensor parallelism, so there the factor is at most 2.
+#
+# Look at the last column of the table above, too. A single request has *less* room than before, because it still lies on one GPU. Data-parallel attention holds more requests, not longer ones.
+#
+# (This is an ideal plan: engines copy more than attention. It doesn't show the cost in speed either. A step has to bring each token to the rank of its experts and back, all ranks run their steps together, and a rank with long requests is full while others have room. You share out such requests in exercise 12.3.)
+# %% [markdown] key="ways_read" lang="zh" src="1447aa13"
+# **少掉的八分之七，都是复制品**。在这份计划里，倍数不到 8，因为每个 rank 都要从块池里拿出一部分放注意力的完整权重（图中每一对的第一条，权重较少）。GPU 的显存越大，这一点影响越小，倍数就越接近 8。
+#
+# 用一个公式比较两个模型。张量并行时，所有 rank 存同样的请求；数据并行时，各存各的：
+#
+# $$N_{\text{TP}} = \frac{K_{\text{TP}}}{b_{\text{TP}}} \qquad\qquad N_{\text{DP}} = t \cdot \frac{K_{\text{DP}}}{b_{\text{DP}}}$$
+#
+# | 符号 | 含义 | 单位 | DeepSeek-V3 | Llama-3.1-70B |
+# |---|---|---|---|---|
+# | $t$ | rank 数 | rank | 8 | 8 |
+# | $b_{\text{TP}}$ | TP：一个 token 在一个 rank 上占多少 | 字节 | 70,272 | 40,960 |
+# | $b_{\text{DP}}$ | DP：一个 token 在它所在的 rank 上占多少 | 字节 | 70,272 | 327,680 |
+# | $K_{\text{TP}}$ | TP：一个 rank 上留给缓存的空间 | GiB | 74.4 | 142 |
+# | $K_{\text{DP}}$ | DP：同上 | GiB | 65.9 | 123 |
+# | $N_{\text{TP}}$ | TP：一共放得下的 token | token | 1,136,864 | 3,727,760 |
+# | $N_{\text{DP}}$ | DP：一共放得下的 token | token | 8,049,664 | 3,211,648 |
+#
+# 代入数字：DeepSeek-V3 是 $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ 个 token，是 1,136,864 的 7.08 倍。Llama-3.1-70B 是 $8 \cdot 401{,}456 = 3{,}211{,}648$ 个，只有原来的 0.86 倍，因为张量并行早已把它的头切开，没有复制品可省，反而要放完整的注意力权重。
+# Qwen3 的 4 个 KV 头，张量并行时在 8 个 rank 上各有两份，所以最多是 2 倍。
+#
+# 再看上面那张表的最后一列：单个请求的空间反而**变小**了，因为它仍然要整个放在一块 GPU 上。也就是说，数据并行注意力放得下更多的请求，而不是更长的请求。
+#
+# （这是理想情况：实际的引擎会复制的不止注意力。速度上的代价表里也没有：每一步都要把每个 token 送到它的专家所在的 rank 再送回来；所有 rank 一起走每一步；长请求集中的那个 rank 先满，而其他 rank 还有空。练习 12.3 就是分配这样的请求。）
 
 # %% [markdown] key="swap" lang="en"
 # ## When all GPUs are full
 #
-# [Lesson 11b](11b_when_blocks_run_out.ipynb) took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
-# %% [markdown] key="swap" lang="zh" src="aa794eb5"
+# Sooner or later the blocks run out. In [lesson 11b](11b_when_blocks_run_out.ipynb) the scheduler took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
+# The first takes computing time, the second takes time on the link:
+# %% [markdown] key="swap" lang="zh" src="638cc8b4"
 # ## GPU 全满了怎么办
 #
-# [第 11b 课](11b_when_blocks_run_out.ipynb)的做法是收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
+# 块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)的做法是：调度器收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
+# 前者花的是计算时间，后者花的是链路时间：
 
 # %% [markdown] key="swap_math"
 # $$\text{swap} = \frac{B}{r_{\text{out}}} + \frac{B}{r_{\text{in}}} \qquad\qquad \text{recompute} = \frac{T}{p}$$
@@ -439,8 +501,11 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # | $T$ | tokens that would have to be computed again | tokens | 4,096 |
 # | $p$ | speed of a prefill | tokens a second | 20,000 |
 #
-# $B$ and $T$ both grow with the sequence, so it hardly matters how long it is. Here is one of 4,096 tokens of Llama-3.1-8B:
-# %% [markdown] key="swap_symbols" lang="zh" src="f3488a69"
+# With the numbers put in, for a sequence of 4,096 tokens of Llama-3.1-8B:
+# swap $= 536{,}870{,}912 / (25 \cdot 10^9) + 536{,}870{,}912 / (20 \cdot 10^9) = 21.47 + 26.84 = 48.32$ ms, recompute $= 4{,}096 / 20{,}000 = 204.80$ ms.
+#
+# $B$ and $T$ both grow with the sequence, so its length hardly changes which of the two is cheaper.
+# %% [markdown] key="swap_symbols" lang="zh" src="2c3c53a5"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $B$ | 这个 rank 上要搬的块的字节数 | 字节 | 4,096 · 131,072 |
@@ -448,7 +513,10 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # | $T$ | 否则要重新计算的 token 数 | token | 4,096 |
 # | $p$ | 预填充的速度 | token / 秒 | 20,000 |
 #
-# $B$ 和 $T$ 都随序列增长，所以序列多长几乎不影响结论。下面是 Llama-3.1-8B 的一条 4,096 个 token 的序列：
+# 代入数字，以 Llama-3.1-8B 的一条 4,096 个 token 的序列为例：
+# 换出换入 $= 536{,}870{,}912 / (25 \cdot 10^9) + 536{,}870{,}912 / (20 \cdot 10^9) = 21.47 + 26.84 = 48.32$ 毫秒，重新计算 $= 4{,}096 / 20{,}000 = 204.80$ 毫秒。
+#
+# $B$ 和 $T$ 都随序列增长，所以哪种做法更快，几乎与序列的长短无关。
 
 # %% key="swap_drawn"
 from minikv.course.diagrams import swap_path
@@ -463,17 +531,17 @@ predict("swap_ms", ...)
 # %% [markdown] key="widget_read" lang="en"
 # ## See it
 #
-# The link is the way between GPU and CPU memory, in one direction: a PCIe 4.0 x16 slot reaches some 25 GB/s, 5.0 some 50. The prefill is given as the share of the FLOP rate that it reaches.
-# Try this, and say before each what will change:
+# In the widget, the link is the way between GPU and CPU memory in one direction: a PCIe 4.0 x16 slot reaches some 25 GB/s, 5.0 some 50. The speed of a prefill is given as the share of the FLOP rate that it reaches.
+# Try these, and say before each what will change:
 #
 # 1. Make the sequence ten times as long. Does the answer change?
 # 2. Take Llama-2-7B, with K and V of 32 heads, and a link of 12 GB/s.
-# 3. Llama-3.1-70B on 1, 2, 4, 8 ranks, then DeepSeek-V3. Which time falls with the ranks, and which does not? (The longer bar always fills the width: read the times beside the bars.)
-# 4. Find a setting in which computing again is cheaper by far. What kind of machine is that?
-# %% [markdown] key="widget_read" lang="zh" src="fc2cf1bb"
+# 3. Take Llama-3.1-70B on 1, 2, 4, 8 ranks, then DeepSeek-V3. Which time falls with the ranks, and which doesn't? (The longer bar always fills the width, so read the times beside the bars.)
+# 4. Find a setting in which computing again is far cheaper. What kind of machine is that?
+# %% [markdown] key="widget_read" lang="zh" src="d1b5cda7"
 # ## 亲眼看看
 #
-# 链路是 GPU 与 CPU 内存之间的通路，按单向算：PCIe 4.0 ×16 插槽能到 25 GB/s 上下，5.0 能到 50 上下。预填充的速度，用它达到的算力比例来表示。
+# 组件里的链路是 GPU 与 CPU 内存之间的通路，按单向算：PCIe 4.0 ×16 插槽能到 25 GB/s 上下，5.0 能到 50 上下。预填充的速度，用它达到的算力比例来表示。
 # 试试下面几步，每次动手之前先说出会发生什么：
 #
 # 1. 把序列加长到十倍。结论会变吗？
@@ -488,22 +556,22 @@ widget = SwapCostWidget(t("lang"))
 show(widget, text=widget.text())
 
 # %% [markdown] key="widget_after" lang="en"
-# With GQA, a modern link and the rates of data sheets the swap wins nearly everywhere. So why does an engine recompute at all?
-# vLLM chose it in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). And a prefill can find some of its tokens again ([lesson 11b](11b_when_blocks_run_out.ipynb)), which costs nothing.
-# A rate is nothing that a link *has*. It depends on the pieces:
-# %% [markdown] key="widget_after" lang="zh" src="340fb451"
+# With GQA, a modern link and the rates of data sheets, the swap wins nearly everywhere. So why do engines recompute at all?
+# One reason is that a prefill may find some of its tokens in the cache again, and those cost nothing ([lesson 11b](11b_when_blocks_run_out.ipynb)).
+# The other is that a link doesn't reach its rate with every copy. The rate depends on the size of the pieces:
+# %% [markdown] key="widget_after" lang="zh" src="25a869c8"
 # 有了 GQA 和如今的链路，按规格书上的速度，几乎处处都是换出换入更快。那为什么还有推理引擎选择重新计算？
-# vLLM 在 2023 年 3 月两样都测过之后选了它，理由是换出换入要在 CPU 和 GPU 之间做大量零碎的小传输，开销太大（[PR #12](https://github.com/vllm-project/vllm/pull/12)）。而且预填充还可能找回一部分 token（[第 11b 课](11b_when_blocks_run_out.ipynb)），这部分不花时间。
-# 速度不是链路**自带**的，要看一次搬多大一片：
+# 一个原因是，重新预填充时可能从缓存里找回一部分 token，这部分不花时间（[第 11b 课](11b_when_blocks_run_out.ipynb)）。
+# 另一个原因是，链路并不是每次复制都能达到标称速度，要看一次搬多大一片：
 
 # %% [markdown] key="measure" lang="en"
 # ## Measure it here
 #
-# The same bytes, from the device to CPU memory, in smaller and smaller pieces. (Without a GPU both are the same memory: then it is the copying itself that is measured.)
-# %% [markdown] key="measure" lang="zh" src="98ab3065"
+# We copy the same bytes from the device to CPU memory, in smaller and smaller pieces. (Without a GPU both are the same memory, so the cell measures the copying itself.)
+# %% [markdown] key="measure" lang="zh" src="731c8519"
 # ## 在本机上测量
 #
-# 同样多的字节，从设备搬到 CPU 内存，每次搬的一片比一片小。（没有 GPU 时，两边是同一块内存，测到的就是复制本身。）
+# 同样多的字节，从设备搬到 CPU 内存，每次搬的一片越来越小。（没有 GPU 时，两边是同一块内存，测到的就是复制本身。）
 
 # %% key="pieces" tags="timing" lang="en"
 import time
@@ -550,9 +618,9 @@ rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
 show(bars([f"每次搬 {name}" for name in sizes], {"32 MiB": rates}, x="GB/s", looks=("host",)))
 
 # %% [markdown] key="pieces_read" lang="en"
-# So `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and an engine measures what *that* reaches.
-# Here are the rates of a small model on this machine, its prefill, and what follows from them:
-# %% [markdown] key="pieces_read" lang="zh" src="da29e777"
+# This is why `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and why an engine measures the rate of *these* copies.
+# Here are the rates of a small model on this machine, the speed of its prefill, and what follows from them:
+# %% [markdown] key="pieces_read" lang="zh" src="df648e69"
 # 所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
 # 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论：
 
@@ -615,13 +683,13 @@ Table(["token 数", "字节数", "换出换入（毫秒）", "重新计算（毫
 # %% [markdown] key="engine" lang="en"
 # ### In the engine
 #
-# `LLM(cpu_kv_bytes=...)` measures the two transfers when it starts and the prefill as its steps come, decides at each preemption, and writes both estimates into the event. (It works in one process: with several ranks `cpu_kv_bytes` is refused.)
-# To compare, the rates can be given (`swap_rates=`): once a fast link, once a slow one, and once no CPU memory at all. The answers must not depend on it.
-# %% [markdown] key="engine" lang="zh" src="da7a7df7"
+# `LLM(cpu_kv_bytes=...)` measures the two transfers when it starts, and the prefill while its steps run. It decides at each preemption, and writes both estimates into the event. (This works in one process. With several ranks, `cpu_kv_bytes` is refused.)
+# For a comparison you can also give the rates yourself (`swap_rates=`). The next cell runs the engine with a fast link, with a slow one, and without CPU memory. The answers must be the same all three times.
+# %% [markdown] key="engine" lang="zh" src="9892574a"
 # ### 在引擎里
 #
-# `LLM(cpu_kv_bytes=...)` 启动时测出两个方向的传输速度，预填充的速度则在运行中测；每次抢占时再做决定，并把两个估计都写进事件。（只支持单个进程：多个 rank 时，`cpu_kv_bytes` 会被拒绝。）
-# 为了比较，也可以直接给定速度（`swap_rates=`）：一次用快的链路，一次用慢的，还有一次完全不用 CPU 内存。回答不应受其影响。
+# `LLM(cpu_kv_bytes=...)` 启动时测出两个方向的传输速度，预填充的速度则在运行中测。每次抢占时，引擎再做决定，并把两个估计都写进事件。（只支持单个进程：多个 rank 时，`cpu_kv_bytes` 会被拒绝。）
+# 为了比较，也可以直接给定速度（`swap_rates=`）。下一个单元格运行三次：一次用快的链路，一次用慢的，还有一次完全不用 CPU 内存。三次的回答必须相同。
 
 # %% key="engine_code" tags="hardware" lang="en"
 from minikv.engine import EventLog, summary
@@ -678,23 +746,23 @@ head = ["", "抢占次数", "换出次数", "预填充的 token", "第一次", "
 Table(head, rows, lines=[f"三次的回答都相同：{len(answers) == 1}"])
 
 # %% [markdown] key="break" lang="en"
-# (Exercise 12.4 is the decision and its event.)
+# (You write this decision and its event in exercise 12.4.)
 #
 # ## Break it
 #
 # ### The block count of rank 0
 #
-# What happens if the number of blocks is made from GPU 0's free memory, and GPU 1 has less?
-# Here it is: rank 0 counts 19 blocks, and rank 1 has 14.
-# %% [markdown] key="break" lang="zh" src="7938bf6b"
-# （练习 12.4 就是这个决定和它的事件。）
+# What happens if the number of blocks is computed from GPU 0's free memory, and GPU 1 has less?
+# Here rank 0 counts 19 blocks, and rank 1 has 14.
+# %% [markdown] key="break" lang="zh" src="21b938a0"
+# （练习 12.4 就是写这个决定和它的事件。）
 #
 # ## 弄坏它
 #
 # ### 照搬 rank 0 的块数
 #
 # 如果块数按 GPU 0 的空闲显存算，而 GPU 1 的空闲显存更少，会怎样？
-# 这里就是这种情形：rank 0 算出 19 个块，rank 1 只有 14 个。
+# 下面就是这种情形：rank 0 算出 19 个块，rank 1 只有 14 个。
 
 # %% key="break_count"
 from minikv.cache import PagedKVCache
@@ -712,18 +780,18 @@ except MiniKVError as error:
 table
 
 # %% [markdown] key="break_latent" lang="en"
-# Our cache looks at the slots before it writes. A kernel that does not look writes into whatever lies behind the cache.
+# Our cache checks the slots before it writes. A kernel that doesn't check writes into the memory behind the cache.
 #
 # ### Latents, divided by tp
 #
-# An engine that sizes its cache as if each of `tp` ranks kept a part, of every kind of cache, is right for KV heads. For latents it promises room that is not there.
-# DeepSeek-V3 on eight B200s:
-# %% [markdown] key="break_latent" lang="zh" src="3c58ffe7"
-# 我们的缓存写之前会检查槽位。不检查的 kernel，就会写进缓存后面的随便什么地方。
+# Suppose that an engine divides every kind of cache by `tp` when it computes the size. For KV heads that is right. For latents it promises room that doesn't exist.
+# Take DeepSeek-V3 on eight B200s:
+# %% [markdown] key="break_latent" lang="zh" src="700b16cc"
+# 我们的缓存在写之前会检查槽位。不检查的 kernel，就会写到缓存后面的内存里。
 #
 # ### 把潜在向量除以 tp
 #
-# 如果一个引擎不分缓存的种类，一律按 `tp` 个 rank 各存一部分来计算缓存大小，那么对 KV 头是对的；对潜在向量，就许诺了并不存在的空间。
+# 假设一个引擎计算缓存大小时，不分种类一律除以 `tp`。对 KV 头，这样算是对的；对潜在向量，算出来的空间并不存在。
 # 以八块 B200 上的 DeepSeek-V3 为例：
 
 # %% key="break_latent_code" lang="en"
@@ -743,13 +811,13 @@ Table(["预算里的块数", "放得下的块数", "多许诺的 GiB（并不存
 # %% [markdown] key="break_event" lang="en"
 # ### A swap without its event
 #
-# On a GPU nothing happens when it is called. Work is queued on a **stream**, and done in the stream's order. Copies go to a stream of their own, so that others can compute meanwhile; between two streams there is no order at all, unless one waits for an **event** of the other.
-# Two toy streams, to see it: the step that writes a block, and the copy that takes it to the host.
-# %% [markdown] key="break_event" lang="zh" src="c15abc1c"
+# On a GPU, a call doesn't do its work at once. It queues the work on a **stream**, and the GPU does it in the stream's order. Copies have a stream of their own, so that other sequences can compute meanwhile. Between two streams there is no order at all, unless one waits for an **event** of the other.
+# Two toy streams show what that means for the step that writes a block, and for the copy that takes the block to the host.
+# %% [markdown] key="break_event" lang="zh" src="c3ec3f19"
 # ### 没有事件的换出
 #
-# 在 GPU 上，调用的那一刻什么也没有发生：工作只是排进一个**流**（stream），再按流里的次序执行。复制用单独的流，这样别的序列可以同时计算；而两个流之间没有任何先后，除非一个流等待另一个流的**事件**（event）。
-# 用两个玩具流来看一看：写一个块的那一步，和把它搬到 CPU 内存的复制。
+# 在 GPU 上，调用返回时工作还没有做：它只是排进一个**流**（stream），再按流里的次序执行。复制用单独的流，这样其他序列可以同时计算。两个流之间没有任何先后，除非一个流等待另一个流的**事件**（event）。
+# 下面用两个玩具流来看：一个流里是写一个块的那一步，另一个流里是把这个块搬到 CPU 内存的复制。
 
 # %% key="break_event_code" lang="en"
 from minikv.course.lessons.l12.streams import Stream, run_streams
@@ -790,29 +858,29 @@ rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows
 Table(["", "CPU 内存里的块：复制先走", "计算先走"], rows)
 
 # %% [markdown] key="break_event_read" lang="en"
-# Without the event, the host gets whatever stood in the block when the copy happened to run.
-# Such a fault shows under load alone, and no error is raised. (Exercise 12.5: all four places where an event belongs.)
+# Without the event, the host gets whatever the block held when the copy happened to run.
+# Such a fault appears only under load, and no error is raised. (In exercise 12.5 you place all four events.)
 #
 # ## Recap
 #
-# Tensor parallelism shares KV heads out while there are as many heads as ranks; beyond that it copies them, and latents it copies from the second rank on: 70,272 B a token of DeepSeek-V3 on every rank.
-# Data-parallel attention gives each rank whole requests instead, and holds about 7 times the tokens of such a model on 8 B200s, but no longer requests.
-# All ranks use the smallest block count, because one block table serves them all.
-# A swap costs the bytes over the link twice, a recompute the tokens over the prefill's speed; both grow with the sequence.
+# Tensor parallelism shares KV heads out while there are as many heads as ranks. With more ranks it copies heads, and it copies latents from the second rank on: a token of DeepSeek-V3 takes 70,272 B on every rank.
+# Data-parallel attention gives each rank whole requests. On 8 B200s it holds 7.08 times the tokens of DeepSeek-V3, but a single request can have at most 1,006,208 of them instead of 1,136,864.
+# All ranks use the smallest block count (14, where rank 0 had room for 19), because one block table serves them all.
+# A swap takes the bytes over the link, out and in; a recompute takes the tokens over the speed of a prefill. For 4,096 tokens of Llama-3.1-8B that was 48.32 ms against 204.80 ms, and both grow with the sequence.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="break_event_read" lang="zh" src="b6568d1f"
+# %% [markdown] key="break_event_read" lang="zh" src="c1cad674"
 # 没有事件时，复制碰巧在什么时候执行，CPU 内存里得到的就是块当时的内容。
-# 这种错误只在高负载下出现，而且没有任何报错。（练习 12.5：四处该放事件的地方。）
+# 这种错误只在高负载下出现，而且没有任何报错。（练习 12.5 就是放好全部四个事件。）
 #
 # ## 本课小结
 #
-# 只要 KV 头不少于 rank，张量并行就把头分到各个 rank；rank 更多时只能复制，潜在向量则从第二个 rank 起就是复制：DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 B。
-# 数据并行注意力让每个 rank 负责完整的请求，8 块 B200 上这类模型能放下约 7 倍的 token，但单个请求不会更长。
-# 所有 rank 都用最小的块数，因为它们共用一张块表。
-# 换出换入的时间是字节数除以链路速度，来回各一次；重新计算的时间是 token 数除以预填充速度；两者都随序列增长。
+# KV 头不少于 rank 时，张量并行把头分到各个 rank；rank 更多时只能复制头，潜在向量则从第二个 rank 起就是复制：DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 字节。
+# 数据并行注意力让每个 rank 负责完整的请求。在 8 块 B200 上，DeepSeek-V3 能放下的 token 是原来的 7.08 倍，但单个请求最多只有 1,006,208 个 token，而原来是 1,136,864 个。
+# 所有 rank 都用最小的块数（例如 rank 0 放得下 19 个，也只用 14 个），因为它们共用一张块表。
+# 换出换入的时间是字节数除以链路速度，来回各一次；重新计算的时间是 token 数除以预填充速度。Llama-3.1-8B 的 4,096 个 token，前者是 48.32 毫秒，后者是 204.80 毫秒，两者都随序列增长。
 #
 # ## 自我检查
 #
@@ -830,35 +898,20 @@ explain("why_not_longer")
 # %% key="explain_swap"
 explain("swap_or_not")
 
-# %% [markdown] key="wild" lang="en"
-# ## In the wild
-#
-# - The 156.9 and 20.43 requests are those of DeepSeek-V4-Flash in [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454), as quoted in [recipes #762](https://github.com/vllm-project/recipes/issues/762): *Latents cannot*.
-# - In July 2025 a user asked nano-vllm what happens if GPU 0 has 40 GB free and GPU 1 only 20 ([#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)). "Yes, this could indeed cause problems", the author answered: *The smallest count*.
-# - In July 2026 an engine divided latents by `tp`, too ([tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)). It had caused no failure yet, because the only test of MLA on several ranks used very little memory.
-# - vLLM's offloading lacked an event twice in 2026: a copy to the host could read blocks whose kernel had not run yet ([#45704](https://github.com/vllm-project/vllm/issues/45704)), and the copy *back* could overwrite a block that was still being read ([#47282](https://github.com/vllm-project/vllm/issues/47282)).
-# %% [markdown] key="wild" lang="zh" src="4b262ee5"
-# ## 实战现场
-#
-# - 156.9 和 20.43 个请求，说的是 [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) 里的 DeepSeek-V4-Flash，两个数字引自 [recipes #762](https://github.com/vllm-project/recipes/issues/762)，见“潜在向量不能分”。
-# - 2025 年 7 月，一位用户问 nano-vllm：GPU 0 空闲 40 GB，GPU 1 只有 20 GB，会怎样（[#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)）？作者的回答大意是：确实可能出问题。见“取最小的块数”。
-# - 2026 年 7 月，有一个引擎把潜在向量也除以 `tp`（[tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)）。唯一测试多个 rank 上 MLA 的用例只用很少的内存，所以还没有出过错。
-# - 2026 年，vLLM 把 KV 卸载（offload）到 CPU 内存的功能两次少了事件：第一次，往 CPU 内存的复制可能读到 kernel 还没有写好的块（[#45704](https://github.com/vllm-project/vllm/issues/45704)）；第二次，**换回来**的复制可能覆盖还在被读的块（[#47282](https://github.com/vllm-project/vllm/issues/47282)）。
-
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The exercise notebook asks for the decisions of this lesson:
+# In the exercise notebook you write the decisions of this lesson:
 #
-# 1. `kv_heads_of`: the KV heads of a rank, also where ranks are more than heads.
+# 1. `kv_heads_of`: the KV heads of a rank, also where there are more ranks than heads.
 # 2. `blocks_of_all`: how many blocks all ranks can have.
 # 3. `latent_bytes`: latents under tensor parallelism, and under data-parallel attention.
 # 4. `preempt`: swap or recompute, with the event that says why.
 # 5. `exchange`: blocks out and back beside the computation, in order.
-# %% [markdown] key="exercises" lang="zh" src="6bf752ea"
+# %% [markdown] key="exercises" lang="zh" src="86b54249"
 # ## 练习
 #
-# 练习 notebook 要你写出本课的各个决定：
+# 在练习 notebook 里，你要写出本课的各个决定：
 #
 # 1. `kv_heads_of`：一个 rank 上有哪些 KV 头，rank 比头多时也要对。
 # 2. `blocks_of_all`：所有 rank 都放得下多少个块。
@@ -881,17 +934,36 @@ explain("swap_or_not")
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | GPU 加了，token 没有多 | 对 n = 1、2、4、8 看 `CacheSpec.from_config(model, tp=n).bytes_for(1)`：从不再下降的那个 n 起，再加 rank 都是复制 |
-# | 块数比计划的少 | 比较 `llm.allocation.own_blocks` 与 `llm.allocation.num_blocks`：前者更大，说明别的 rank 空间更少；用 `minikv doctor --memory` 看那块 GPU |
+# | 块数比计划的少 | 比较 `llm.allocation.own_blocks` 与 `llm.allocation.num_blocks`：前者更大，说明另一个 rank 的空间更少；用 `minikv doctor --memory` 看那块 GPU |
 # | 多个 rank 一起运行时中断或卡住 | rank 0 的错误会指出哪些 rank 已经结束，它们的输出在错误上方。在 notebook 里，`run_ranks(..., seconds=...)` 到时会终止所有 rank |
 # | 只在高负载下，换出过的序列答非所问 | 同样的提示词设 `cpu_kv_bytes=None` 再试：如果对了，就是少了一个事件 |
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - The 156.9 and 20.43 requests are those of DeepSeek-V4-Flash in [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454), as quoted in [recipes #762](https://github.com/vllm-project/recipes/issues/762). *Latents can't be shared out* explains the difference.
+# - transformers cuts through the middle of a head where there are more ranks than KV heads, and fails in the first forward ([#48307](https://github.com/huggingface/transformers/issues/48307), August 2026). This is the second case under *Heads can be shared out*.
+# - In July 2025 a user asked nano-vllm what happens if GPU 0 has 40 GB free and GPU 1 only 20 ([#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)). "Yes, this could indeed cause problems", the author answered: *The smallest count*.
+# - In July 2026 an engine divided latents by `tp` ([tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)). It had caused no failure yet, because the only test of MLA on several ranks used very little memory.
+# - vLLM chose to recompute in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). *Measure it here* shows the small transfers.
+# - vLLM's offloading lacked an event twice in 2026. A copy to the host could read blocks whose kernel had not run yet ([#45704](https://github.com/vllm-project/vllm/issues/45704)), and the copy *back* could overwrite a block that was still being read ([#47282](https://github.com/vllm-project/vllm/issues/47282)).
+# %% [markdown] key="wild" lang="zh" src="934e8d94"
+# ## 实战现场
+#
+# - 156.9 和 20.43 个请求，说的是 [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) 里的 DeepSeek-V4-Flash，两个数字引自 [recipes #762](https://github.com/vllm-project/recipes/issues/762)。差别的原因见“潜在向量不能分”。
+# - rank 比 KV 头多时，transformers 会把一个头从中间切开，第一次前向计算就失败（[#48307](https://github.com/huggingface/transformers/issues/48307)，2026 年 8 月）。这就是“头可以分”里的第二种情形。
+# - 2025 年 7 月，一位用户问 nano-vllm：GPU 0 空闲 40 GB，GPU 1 只有 20 GB，会怎样（[#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)）？作者的回答大意是：确实可能出问题。见“取最小的块数”。
+# - 2026 年 7 月，有一个引擎把潜在向量也除以 `tp`（[tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)）。唯一测试多个 rank 上 MLA 的用例只用很少的内存，所以还没有出过错。
+# - 2023 年 3 月，vLLM 两种做法都测过之后选择了重新计算，理由是换出换入要在 CPU 和 GPU 之间做大量零碎的小传输，开销太大（[PR #12](https://github.com/vllm-project/vllm/pull/12)）。小传输有多慢，见“在本机上测量”。
+# - 2026 年，vLLM 把 KV 卸载（offload）到 CPU 内存的功能两次少了事件：第一次，往 CPU 内存的复制可能读到 kernel 还没有写好的块（[#45704](https://github.com/vllm-project/vllm/issues/45704)）；第二次，**换回来**的复制可能覆盖还在被读的块（[#47282](https://github.com/vllm-project/vllm/issues/47282)）。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Two ways to hold more tokens: not to store the same bytes eight times, and to put some of them elsewhere.
-# [Lesson 13](13_half_the_bytes.ipynb) takes the third one: fewer bytes for each token, and what they cost.
-# %% [markdown] key="next" lang="zh" src="ceb1c0aa"
+# You know two ways to hold more tokens: don't store the same bytes eight times, and put some of them into CPU memory.
+# [Lesson 13](13_half_the_bytes.ipynb) takes a third one, fewer bytes for each token, and measures what they cost.
+# %% [markdown] key="next" lang="zh" src="29d2b40a"
 # ## 下一课
 #
-# 要放下更多的 token，本课讲了两种办法：同样的字节不要存八份，再就是把一部分搬到别处。
-# [第 13 课](13_half_the_bytes.ipynb)讲第三种：让每个 token 的字节更少，以及为此付出的代价。
+# 要放下更多的 token，本课讲了两种办法：一是同样的字节不要存八份，二是把一部分搬到 CPU 内存。
+# [第 13 课](13_half_the_bytes.ipynb)讲第三种：让每个 token 的字节更少，并测量为此付出的代价。

@@ -40,7 +40,7 @@ check("12.1", kv_heads_of)
 #
 # How many blocks may the scheduler give out?
 # %% [markdown] key="blocks_task" lang="zh" src="2d558ae5"
-# ## 12.2 大家都放得下的块数
+# ## 12.2 所有 rank 都放得下的块数
 #
 # 预热之后，rank `r` 留给缓存的有 `free[r]` 字节；列表有几项，就有几个 rank。
 # 模型有 `layers` 层、`kv_heads` 个 KV 头，头维度 `head_dim`，每个元素 `itemsize` 字节。一个块放 `block_size` 个 token。
@@ -153,9 +153,9 @@ check("12.4", preempt)
 # %% [markdown] key="preempt_why" lang="en"
 # ### BEGIN SOLUTION
 # In the package this is `minikv.plan.preemption` and the event `preempt` of an `LLM` with `cpu_kv_bytes`.
-# Both estimates are in it, so that somebody who reads the log later can set them against what the swap and the prefill really took.
+# Both estimates are in it, so that the log shows later how they compare with what the swap and the prefill really took.
 # ### END SOLUTION
-# %% [markdown] key="preempt_why" lang="zh" src="9183f8cf"
+# %% [markdown] key="preempt_why" lang="zh" src="6cfef8ce"
 # ### BEGIN SOLUTION
 # 在本包里，这就是 `minikv.plan.preemption`，以及设了 `cpu_kv_bytes` 的 `LLM` 发出的 `preempt` 事件。
 # 两个估计都写在里面，以后看日志的人才能拿它们与实际的换出换入、预填充用时对照。

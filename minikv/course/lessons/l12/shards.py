@@ -111,14 +111,14 @@ def shard(name: str) -> dict[str, Any]:
     )
     kv_dtype = cache.spec.kv_dtype
     cache.close()
-    everybody: list[Any] = [None] * size
-    distributed.all_gather_object(everybody, held)
+    gathered: list[Any] = [None] * size
+    distributed.all_gather_object(gathered, held)
     answers: tuple[tuple[int, ...], ...] = ()
     # On ranks other than 0, LLM(...) returns when rank 0 closes, and then ends the process unless another model
     # follows.
     with suppress(SystemExit), LLM(loaded, tp="auto", num_blocks=report.num_blocks) as llm:
         answers = answer(llm)
-    return asdict(Shards(kv_dtype, tuple(everybody), answers))
+    return asdict(Shards(kv_dtype, tuple(gathered), answers))
 
 
 def main() -> None:
