@@ -17,21 +17,21 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# `nvidia-smi` says that the GPU is 100 % busy. Yet the tokens come slowly, and the tensor cores have almost nothing to do.
-# Both are true, because that percentage is the share of time in which *any* kernel runs, and a kernel that waits for memory is running too.
+# `nvidia-smi` says that the GPU is 100 % busy, yet the tokens come slowly and the tensor cores have almost nothing to do.
+# That percentage is the time in which *any* kernel runs, even one that waits for memory.
 #
 # **How long must a decode step take, and what does the GPU wait for?**
 #
-# Two numbers of the model and two of the card are enough for the answer. Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
-# %% [markdown] key="question" lang="zh" src="498be764"
+# Two numbers of the model and two of the card answer it. Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
+# %% [markdown] key="question" lang="zh" src="86ae95f3"
 # ## 问题
 #
 # `nvidia-smi` 显示 GPU 利用率 100%，token 却出得很慢，Tensor Core 也几乎无事可做。
-# 两者并不矛盾：这个百分比统计的是有任意一个 kernel 在运行的时间，而等显存的 kernel 也在运行。
+# 因为它统计的是有 kernel 在运行的时间比例，等显存的 kernel 也算在内。
 #
-# **一步解码至少要花多少时间？这段时间里 GPU 在等什么？**
+# **一步解码至少要多久？GPU 在等什么？**
 #
-# 要回答这个问题，模型给出两个数，显卡给出两个数，就够了。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
+# 模型的两个数加上显卡的两个数就能回答。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
 
 # %% key="first" lang="en"
 from minikv.course.diagrams import step_times

@@ -17,24 +17,24 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# You keep one slice of a large tensor and delete the rest. Memory doesn't fall, and a file with the slice is as large as a file with all of it.
-# In C++ the opposite can happen: a tensor that borrowed its memory reads what another one has written there.
+# You keep one slice of a large tensor and delete the rest. Memory doesn't fall, and a file with the slice is as large as the tensor.
+# In C++ the opposite can happen: a tensor that borrowed its memory reads what another wrote there.
 #
-# **When is a piece of memory freed, and by which tensor?**
+# **When is memory freed, and by which tensor?**
 # A KV cache consists of slices, so an engine has to know.
 #
 # Here are a batch of 100 activations, the first of them, and a copy of the first:
-# %% [markdown] key="question" lang="zh" src="a3ac1fe5"
+# %% [markdown] key="question" lang="zh" src="2b7030c4"
 # ## 问题
 #
-# 只留下大张量的一个切片，把其余的都删掉：内存没有下降；把切片存成文件，文件却和整个张量一样大。
+# 只留下大张量的一个切片，把其余的都删掉：内存没有下降，切片存成文件，也和整个张量一样大。
 # C++ 里则可能相反：借用内存的张量，读到的是另一个张量写在那里的内容。
 #
-# **一块内存在什么时候释放？由哪个张量来释放？**
+# **一块内存在什么时候释放？由哪个张量释放？**
 #
 # KV 缓存里到处都是切片，所以推理引擎必须弄清楚。
 #
-# 下面是 100 份激活组成的一个 batch、其中的第一份，以及第一份的副本：
+# 下面是 100 份激活组成的一个 batch、其中的第一份，以及它的副本：
 
 # %% key="first"
 import torch

@@ -19,21 +19,21 @@
 #
 # A KV cache gains one token in every step.
 # The obvious way to store it is `torch.cat`, which joins the old tensor and the new token.
-# The other way is to make one tensor at the start, with room for `max_seq` tokens in every row. That is a **linear cache**, the simplest one there is.
+# The other way is one tensor, made at the start, with room for `max_seq` tokens in every row. That is a **linear cache**, the simplest there is.
 #
 # **What does the empty room cost, what do you get for it, and how does the cache know which places are taken?**
 #
-# Here are both ways, with the real bytes of Qwen3-0.6B: a prompt of five tokens, then five steps.
-# %% [markdown] key="question" lang="zh" src="2e4daf5a"
+# Here are both, with the real bytes of Qwen3-0.6B: a prompt of five tokens, then five steps.
+# %% [markdown] key="question" lang="zh" src="a798604c"
 # ## 问题
 #
 # KV 缓存每一步都会多一个 token。
-# 最容易想到的存法是 `torch.cat`：把旧张量和新 token 拼成一个新张量。
+# 最容易想到的存法是 `torch.cat`：把旧张量和新 token 拼起来。
 # 另一种存法是启动时就建好一个张量，每一行都留出 `max_seq` 个 token 的位置。这就是**线性缓存**，也是最简单的缓存。
 #
 # **空着的位置要花多少显存？换来了什么？缓存又怎样知道哪些位置已经有 token？**
 #
-# 下面用 Qwen3-0.6B 的真实字节数画出这两种存法：先是 5 个 token 的提示词，再走 5 步。
+# 下面用 Qwen3-0.6B 的真实字节数画出两种存法：先是 5 个 token 的提示词，再走 5 步。
 
 # %% key="first" lang="en"
 import torch

@@ -4,9 +4,9 @@
 # A batch decodes one token for each of its sequences. How many bytes does the step have to read?
 #
 # - `weight_bytes`: all weights that a step reads
-# - `token_bytes`: K and V of one cached token, all layers
-# - `lengths`: cached tokens of each sequence; nothing is padded
-# %% [markdown] key="step_task" lang="zh" src="6d01ba10"
+# - `token_bytes`: K and V of one cached token, in all layers
+# - `lengths`: the cached tokens of each sequence; nothing is padded
+# %% [markdown] key="step_task" lang="zh" src="c872ba38"
 # ## 04.1 一步读多少
 #
 # 一个 batch 为其中每条序列各解码一个 token。这一步要读多少字节？
@@ -59,8 +59,8 @@ check("04.2", attention_intensity)
 #
 # A step does `flops` and reads `num_bytes` on a card with `bandwidth_gb_s` (10**9 bytes a second) and `tflops` (10**12 FLOP a second).
 # Reading and computing overlap.
-# Return `(bound, seconds)`: `"memory"` or `"compute"`, whichever takes longer, and the least time of the step.
-# %% [markdown] key="floor_task" lang="zh" src="1e980a6b"
+# Return `(bound, seconds)`: the name of the side that takes longer, `"memory"` or `"compute"`, and the least time of the step.
+# %% [markdown] key="floor_task" lang="zh" src="76ffa891"
 # ## 04.3 下限，以及它的名字
 #
 # 一步做 `flops` 个 FLOP，读 `num_bytes` 字节；卡的带宽是 `bandwidth_gb_s`（每秒 10**9 字节），算力是 `tflops`（每秒 10**12 个 FLOP）。
@@ -81,10 +81,10 @@ check("04.3", step_floor)
 # %% [markdown] key="batch_task" lang="en"
 # ## 04.4 The batch at the ridge
 #
-# Every sequence of a batch does `token_flops` FLOPs in a step and reads `cache_bytes` of its own; the batch reads `weight_bytes` once.
-# Return the smallest batch whose intensity is at least `ridge` (FLOP per byte), or `None` where no batch is.
+# In a step, every sequence of a batch does `token_flops` FLOPs and reads `cache_bytes` of its own. The batch reads `weight_bytes` once.
+# Return the smallest batch whose intensity is at least `ridge` (FLOP per byte), or `None` if there is none.
 # All numbers are whole.
-# %% [markdown] key="batch_task" lang="zh" src="d5be42b4"
+# %% [markdown] key="batch_task" lang="zh" src="2e51b8c6"
 # ## 04.4 到达拐点的 batch
 #
 # batch 中每条序列一步做 `token_flops` 个 FLOP，读自己的 `cache_bytes` 字节；整个 batch 读一次 `weight_bytes`。
@@ -106,11 +106,11 @@ check("04.4", batch_at_ridge)
 # %% [markdown] key="sectors_task" lang="en"
 # ## 04.5 The sectors of one warp
 #
-# The threads of a warp ask at once for `elements`, one index each, of an array that begins at a sector's edge.
-# An element has `itemsize` bytes; memory answers in sectors of `sector` bytes.
+# The threads of a warp ask for `elements` at the same moment, one index each, of an array that begins at a sector's edge.
+# An element has `itemsize` bytes, and memory answers in sectors of `sector` bytes.
 # How many different sectors have to be read?
-# Threads may ask for the same element, and an element may lie across an edge.
-# %% [markdown] key="sectors_task" lang="zh" src="94ee0e94"
+# Several threads may ask for the same element, and an element may lie across an edge.
+# %% [markdown] key="sectors_task" lang="zh" src="0a857f59"
 # ## 04.5 一个 warp 的扇区
 #
 # 一个 warp 的线程同时请求 `elements`（每个线程一个下标），数组从扇区边界开始。
@@ -133,11 +133,11 @@ check("04.5", sectors)
 
 # %% [markdown] key="sectors_why" lang="en"
 # ### BEGIN SOLUTION
-# 32 threads with 4-byte elements: 4 sectors if they are neighbours, 32 if each is in a row of its own.
-# The bytes that the threads use are the same; the bytes that memory moves differ by 8.
+# 32 threads with 4-byte elements touch 4 sectors if they are neighbours, and 32 if each is in a row of its own.
+# The threads use the same number of bytes, and memory moves 8 times as many.
 # ### END SOLUTION
-# %% [markdown] key="sectors_why" lang="zh" src="8d0ecd64"
+# %% [markdown] key="sectors_why" lang="zh" src="e4ed53cd"
 # ### BEGIN SOLUTION
-# 32 个线程、4 字节的元素：相邻时是 4 个扇区，各在一行时是 32 个。
-# 线程用到的字节一样多，显存搬运的字节却差 8 倍。
+# 32 个线程、4 字节的元素：相邻时碰到 4 个扇区，各在一行时碰到 32 个。
+# 线程用到的字节一样多，显存搬运的字节却是前者的 8 倍。
 # ### END SOLUTION

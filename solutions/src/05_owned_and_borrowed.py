@@ -8,11 +8,11 @@
 #
 # A list of tensors is all that is left of a program.
 # How many bytes of memory does the list keep?
-#
 # Some are slices, some are whole tensors, and some lie on the same storage.
+#
 # For a tensor `x`, `x.untyped_storage()` has `nbytes()` and `data_ptr()`, the address at which the storage begins.
-# (The counterexamples show how the list was made: `sizes` are the elements of each whole tensor, and a part `(i, start, stop)` is the slice `start:stop` of the i-th.)
-# %% [markdown] key="kept_task" lang="zh" src="a8fca830"
+# (The counterexamples show how the list was made. `sizes` are the elements of each whole tensor, and a part `(i, start, stop)` is the slice `start:stop` of the i-th.)
+# %% [markdown] key="kept_task" lang="zh" src="dd7dc0e4"
 # ## 05.1 一个列表占住多少
 #
 # 程序最后只剩下一个张量列表。
@@ -39,10 +39,11 @@ check("05.1", kept_bytes)
 # ## 05.2 Keep the window, free the rest
 #
 # `keys` is `[tokens, heads, dim]`, the oldest token first.
-# Return the last `window` tokens such that the others can be freed: the storage of what you return has exactly the bytes of what you return.
+# Return the last `window` tokens so that the others can be freed: the storage of what you return has exactly the bytes of what you return.
 # If the window is as long as the cache or longer, return all of it and copy nothing.
+#
 # (A counterexample shows what the check looks at: the shape of what you return, the bytes of its storage, whether that is another storage than that of `keys` (`copied`), and the values.)
-# %% [markdown] key="window_task" lang="zh" src="e0c37197"
+# %% [markdown] key="window_task" lang="zh" src="06742eae"
 # ## 05.2 留下窗口，释放其余
 #
 # `keys` 的形状是 `[tokens, heads, dim]`，最早的 token 在最前面。
@@ -134,10 +135,10 @@ check("05.4", live_bytes)
 
 # %% [markdown] key="live_why" lang="en"
 # ### BEGIN SOLUTION
-# The set of storages that some name still leads to *is* the reference count: a storage with a count of zero is one that does not occur in it.
-# torch keeps the count itself, so it frees in the very step in which the count falls to zero, without a garbage collector.
+# The set of storages that some name still leads to *is* the reference count: a storage that does not occur in it has a count of zero.
+# torch keeps the count itself. So it frees a storage in the very step in which the count falls to zero, without a garbage collector.
 # ### END SOLUTION
-# %% [markdown] key="live_why" lang="zh" src="ea7d16ce"
+# %% [markdown] key="live_why" lang="zh" src="11c0b90a"
 # ### BEGIN SOLUTION
 # 仍有名字指向的那些存储组成一个集合，它其实就是引用计数：不在其中的存储，计数为零。
 # torch 维护的是计数本身，所以在计数归零的那一步立即释放，不需要垃圾回收。

@@ -6,9 +6,9 @@
 # %% [markdown] key="offset_task" lang="en"
 # ## 06.1 From six indices to one
 #
-# `shape` is the shape of a linear cache, (layers, batch, 2, kv_heads, max_seq, head_dim), and `place` the six indices of one element.
+# `shape` is the shape of a linear cache, (layers, batch, 2, kv_heads, max_seq, head_dim), and `place` gives the six indices of one element.
 # Return how many elements lie before it in memory.
-# %% [markdown] key="offset_task" lang="zh" src="16f1a91b"
+# %% [markdown] key="offset_task" lang="zh" src="eb981b7b"
 # ## 06.1 从六个下标到一个偏移
 #
 # `shape` 是线性缓存的形状（layers, batch, 2, kv_heads, max_seq, head_dim），`place` 是某个元素的六个下标。
@@ -29,14 +29,14 @@ check("06.1", element_offset)
 # %% [markdown] key="wasted_task" lang="en"
 # ## 06.2 What stays empty
 #
-# Rows hold `lengths` tokens, in either of two caches:
+# The rows hold `lengths` tokens, and you look at two caches:
 #
-# - a linear one that reserves `max_seq` tokens a row;
-# - a paged one that gives each row whole blocks of `block_size` tokens, and a row without tokens no block.
+# - a linear one, which reserves `max_seq` tokens for each row;
+# - a paged one, which gives each row whole blocks of `block_size` tokens, and no block to a row without tokens.
 #
 # A token takes `token_bytes` in all layers together.
-# Return the bytes that are reserved and hold nothing, as a pair: (linear, paged).
-# %% [markdown] key="wasted_task" lang="zh" src="4e062a3c"
+# Return the bytes that are reserved and empty, as a pair: (linear, paged).
+# %% [markdown] key="wasted_task" lang="zh" src="6f8c0322"
 # ## 06.2 空着多少
 #
 # 各行有 `lengths` 个 token，分别考虑下面两种缓存：
@@ -66,12 +66,12 @@ check("06.2", wasted_bytes)
 #
 # Write the class.
 #
-# - `write(layer, k, v)`: `k` and `v` are `[batch, kv_heads, T, head_dim]`. Put each row's tokens behind what is counted for that row. The lengths stay.
-# - `commit(increments)`: one number a row, at most T. The last T - increments[row] tokens of a row were padding; its next step may write over them.
+# - `write(layer, k, v)`: `k` and `v` are `[batch, kv_heads, T, head_dim]`. Put the tokens of each row behind those that the row has counted. The lengths stay.
+# - `commit(increments)`: one number for each row, at most T. The last T - increments[row] tokens of a row were padding, and its next step may write over them.
 # - `read(layer, row)`: K and V of the counted tokens, `[kv_heads, length, head_dim]` each.
 #
-# The check writes every layer, commits once, and does so for several steps; then it reads everything. There is always room.
-# %% [markdown] key="cache_task" lang="zh" src="173490e8"
+# The check writes every layer and commits once, for several steps. Then it reads everything. There is always room.
+# %% [markdown] key="cache_task" lang="zh" src="057f55d1"
 # ## 06.3 自己写一个线性缓存
 #
 # 请写出这个类。
@@ -117,14 +117,14 @@ class RowCache:
 check("06.3", RowCache)
 
 # %% [markdown] key="steps_task" lang="en"
-# ## 06.4 How long can it go on?
+# ## 06.4 How many more steps?
 #
 # A batch has read its `prompts` (tokens of each row) and now decodes: every step adds one token to every row.
 # Return how many steps all rows can take together, as a pair: (linear, paged).
 #
 # - Linear: each row has room for `max_seq` tokens.
-# - Paged: the pool has `num_blocks` blocks of `block_size` tokens, and any row may take any free block. The prompts fit, and there is no `max_seq` here.
-# %% [markdown] key="steps_task" lang="zh" src="ab796931"
+# - Paged: the pool has `num_blocks` blocks of `block_size` tokens, and any row may take any free block. The prompts fit, and there is no `max_seq`.
+# %% [markdown] key="steps_task" lang="zh" src="e31cf5c9"
 # ## 06.4 还能走多少步？
 #
 # 一个 batch 已读完 `prompts`（各行的 token 数），现在开始解码：每一步给每行增加一个 token。
@@ -150,27 +150,27 @@ check("06.4", steps_left)
 
 # %% [markdown] key="steps_why" lang="en"
 # ### BEGIN SOLUTION
-# Put the same bytes into both, `num_blocks * block_size = len(prompts) * max_seq` with a `max_seq` of whole blocks, and paged never stops first: until the longest row is full, no row needs more than its share.
-# It goes on longer where the short rows leave enough whole blocks for the long ones.
+# Give both caches the same bytes, `num_blocks * block_size = len(prompts) * max_seq`, with a `max_seq` of whole blocks. Then the paged cache never stops first, because until the longest row is full, no row needs more than its share.
+# It goes on longer if the short rows leave enough whole blocks for the long ones.
 # ### END SOLUTION
-# %% [markdown] key="steps_why" lang="zh" src="479df79a"
+# %% [markdown] key="steps_why" lang="zh" src="8327e84e"
 # ### BEGIN SOLUTION
-# 让两者的字节数相同，即 `num_blocks * block_size = len(prompts) * max_seq`，并且 `max_seq` 是整数个块：分页绝不会先停下，因为在最长的行满之前，没有哪一行需要的块超过自己那一份。
-# 如果短的行剩下足够多的整块可以让给长的行，分页还能走得更久。
+# 让两种缓存的字节数相同，即 `num_blocks * block_size = len(prompts) * max_seq`，并且 `max_seq` 是整数个块。这时分页缓存一定不会先停下，因为在最长的行满之前，没有哪一行需要的块超过自己那一份。
+# 如果短的行剩下足够多的整块可以让给长的行，分页缓存还能走得更久。
 # ### END SOLUTION
 
 # %% [markdown] key="write_task" lang="en"
 # ## 06.5 Write to slots
 #
-# The paged cache of `minikv.nano` has one K and one V tensor for all layers: `self.k` is `[layers, num_blocks, block_size, kv_heads, k_dim]`, `self.v` the same with `v_dim`.
-# Write its method `KVCache.write`: put `key`, `[T, kv_heads, k_dim]`, and `value`, `[T, kv_heads, v_dim]`, into the `slots` of `layer`.
+# The paged cache of `minikv.nano` has one K and one V tensor for all layers: `self.k` is `[layers, num_blocks, block_size, kv_heads, k_dim]`, and `self.v` is the same with `v_dim`.
+# Write its method `KVCache.write`. It puts `key`, `[T, kv_heads, k_dim]`, and `value`, `[T, kv_heads, v_dim]`, into the `slots` of `layer`.
 #
-# - `slots` is a tensor of T slot numbers. Slot s is offset `s % block_size` of block `s // block_size`. The T tokens may belong to several sequences, so the slots come in any order; no slot stands there twice.
-# - What a slot held before is replaced; all other slots stay as they are.
+# - `slots` is a tensor of T slot numbers. Slot s is offset `s % block_size` of block `s // block_size`. The T tokens may belong to several sequences, so the slots come in any order, but each at most once.
+# - What a slot held before is replaced. All other slots stay as they are.
 # - The cache may have another dtype than `key` and `value`.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="write_task" lang="zh" src="a12d2fb9"
+# %% [markdown] key="write_task" lang="zh" src="46a4048b"
 # ## 06.5 写入槽位
 #
 # `minikv.nano` 的分页缓存用一个 K 张量和一个 V 张量存放所有层：`self.k` 的形状是 `[layers, num_blocks, block_size, kv_heads, k_dim]`，`self.v` 相同，只是最后一维是 `v_dim`。
