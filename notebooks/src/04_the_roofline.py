@@ -83,7 +83,7 @@ show(step_times(steps, gpu_roof(find_gpu("H200")), "zh"))
 # 解码（decode）一个 token 时，模型用一个向量依次去乘每个权重矩阵，再拿 query 和缓存里的每个 key 做点积。
 # 所以每个权重、缓存里的每个元素，都要从显存读出来一次。kernel 写得再好，这些字节也省不掉。
 #
-# 把这些字节除以带宽，就得到这一步的**下限**，也就是最短时间。请先自己算，再运行后面的单元格：第一题问下限本身，第二题问这段时间里计算单元做了多少事。
+# 把这些字节除以带宽，就得到这一步的**下限**，也就是最短时间。请先自己算，再运行后面的单元格。第一题问下限本身，第二题问这段时间里计算单元做了多少事。
 
 # %% key="predict_floor"
 predict("floor", ...)
@@ -279,9 +279,9 @@ Table(head, rows, right=head[1:])
 # %% [markdown] key="source" lang="zh" src="8ae23a3f"
 # ## 注意力每字节做多少 FLOP
 #
-# 常见的说法是：解码时注意力大约做 10 FLOP/字节，而 GPU 能做到约 200，所以有 95% 的时间在等。
+# 常见的说法是，解码时注意力大约做 10 FLOP/字节，而 GPU 能做到约 200，所以有 95% 的时间在等。
 # 结论听上去没错，但这个 10 要先核对一下。
-# 注意力读出一个缓存 token 的 K 和 V。对其中每一对元素、每个用到它的 query 头，要做 4 个 FLOP：$QK^\top$ 里一次乘法、一次加法，$PV$ 里又是一次乘法、一次加法。
+# 注意力读出一个缓存 token 的 K 和 V。对其中每一对元素、每个用到它的 query 头，要做 4 个 FLOP，因为 $QK^\top$ 里有一次乘法和一次加法，$PV$ 里又有一次乘法和一次加法。
 # 例如 Llama-3.1-8B 有 32 个 query 头、8 个 KV 头，`head_dim` 是 128，每个元素 2 字节，那么一层、一个 token 就是
 #
 # $$\frac{4 \cdot 32 \cdot 128}{2 \cdot 8 \cdot 128 \cdot 2} = \frac{16{,}384\ \text{FLOP}}{4{,}096\ \text{字节}} = 4\ \text{FLOP/字节}$$
@@ -320,7 +320,7 @@ Table(["模型", "FLOP/字节", "等待"], rows, right=["FLOP/字节", "等待"]
 #
 # 到目前为止，$\beta$ 都取规格书上的那一个数。实际测出来，却可能差得很远。
 # 例如有个基准测试在 RTX 4090 上报出 3,868 GB/s，差不多是标称 1,000 左右的四倍。
-# 它做的事是把一个向量乘以 1.2：读一个 float32 张量，再写一个同样大小的。这一共碰到多少字节？
+# 它做的事是把一个向量乘以 1.2，也就是读一个 float32 张量，再写一个同样大小的。这一共碰到多少字节？
 
 # %% key="predict_touched"
 predict("touched", ...)
@@ -347,7 +347,7 @@ Table(["元素", "共（MiB）", "测得（GB/s）"], rows, right=["共（MiB）
 # %% [markdown] key="fits_read" lang="zh" src="618678c7"
 # 表中最大的一档，也放得进那块卡 72 MiB 的 L2 缓存。
 # 也就是说，测量本身没错，只是测到的是 L2 的带宽，几乎没有用到显存。
-# （最小的几档是另一个原因：kernel 太短，时间主要花在 launch 上。）
+# （最小的几档另有原因，那里的 kernel 太短，时间主要花在 launch 上。）
 #
 # 由此可见，带宽总是对某个**工作集**（working set）而言，也就是反复读写的那些字节。
 # 下面在本机上测量 16 KiB 到 1 GiB 的工作集。
@@ -384,7 +384,7 @@ show(lines({"读取": curve}, x="工作集（KiB）", y="GB/s", log="xy", marks=
 # The curve goes down in steps. Each step is a level of memory: as soon as the set no longer fits in one level, the next one has to deliver the data. The dashed lines are the cache sizes that the operating system reports.
 # Here are the levels of this machine, as just measured, beside those of an H100.
 # %% [markdown] key="levels_words" lang="zh" src="2e75f2ca"
-# 曲线呈台阶状下降，每级台阶对应一层存储：工作集在这一层放不下，数据就得由下一层提供。虚线是操作系统报告的缓存大小。
+# 曲线呈台阶状下降，每级台阶对应一层存储。工作集在这一层放不下，数据就得由下一层提供。虚线是操作系统报告的缓存大小。
 # 下面把刚刚测得的本机各层，和 H100 的各层画在一起。
 
 # %% key="pyramid_drawn" tags="hardware" lang="en"
@@ -453,7 +453,7 @@ Table(head, rows, right=["相当于最底层的倍数"])
 # %% [markdown] key="levels_read" lang="zh" src="c4944a62"
 # 机器上的其他程序会让个别点偏移；机器空闲时，台阶很清楚。
 # 在 GPU 上，torch 只报告 L2 的大小，所以放得进 L1 的部分，这里也算作 L2。
-# 还有两层用这种办法看不到：寄存器，以及 GPU 上的共享内存，因为它们都要由 kernel 自己填充。
+# 还有两层用这种办法看不到，即寄存器和 GPU 上的共享内存，因为它们都要由 kernel 自己填充。
 #
 # | 哪一层 | 在哪里 | 由什么控制 |
 # |---|---|---|
@@ -462,7 +462,7 @@ Table(head, rows, right=["相当于最底层的倍数"])
 # | **HBM**（显存，片外） | 芯片旁边 | 分配器 |
 # | CPU 内存 | 经过 PCIe，每个方向 64 GB/s（Gen5 x16） | 换出（[第 12 课](12_beyond_one_gpu.ipynb)） |
 #
-# FlashAttention 之所以快，正是利用了 SRAM 与 HBM 的差距：它把 K 和 V 的一个分块（tile）放在 SRAM 里，从不把分数矩阵写进 HBM。
+# FlashAttention 之所以快，正是利用了 SRAM 与 HBM 的差距。它把 K 和 V 的一个分块（tile）放在 SRAM 里，从不把分数矩阵写进 HBM。
 # 例如 4,096 个 query、4,096 个 key、32 个头、每个数 2 字节，每一层的分数矩阵就有 4,096 · 4,096 · 32 · 2 B = 1 GiB，写一遍还要再读一遍。[第 10 课](10_kernels.ipynb)会写出这样的 kernel。
 #
 # 但解码时要读的权重，用不上上面这几层。
@@ -494,7 +494,7 @@ show(warp_sectors(orders, t("lang")))
 # On a GPU this makes memory move 1,024 bytes where the warp asked for 128.
 # `random_rows` shuffles rows of 256 bytes, and reads each row from end to end. In 16 bit, 256 bytes are the K of one head and one token, so this is what a block table does to a cache.
 # %% [markdown] key="orders_read" lang="zh" src="7fc1da25"
-# `per_thread` 是给 CPU 线程分数组时的常见做法：线程 0 拿第 0 到 63 个元素，线程 1 拿第 64 到 127 个，每个线程都从自己那一段的开头读起。
+# `per_thread` 是给 CPU 线程分数组时的常见做法，例如线程 0 拿第 0 到 63 个元素，线程 1 拿第 64 到 127 个，每个线程都从自己那一段的开头读起。
 # 放到 GPU 上，一个 warp 只请求 128 字节，显存却要搬 1,024 字节。
 # `random_rows` 打乱的是 256 字节的行，每行从头读到尾。256 字节就是 16 位时一个头、一个 token 的 K，所以块表对缓存做的正是这件事。
 
@@ -539,7 +539,7 @@ Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相�
 # %% [markdown] key="machine" lang="zh" src="b45c4b51"
 # ## 本机的 Roofline
 #
-# 要画出自己机器的 Roofline，同样需要那两个数：用所有核心读 1 GiB，得到 $\beta$；做一次矩阵乘法，得到 $\pi$。
+# 要画出自己机器的 Roofline，同样需要那两个数。用所有核心读 1 GiB，得到 $\beta$；做一次矩阵乘法，得到 $\pi$。
 # 机器繁忙时，各核心会互相等待，单个核心反而可能更快，这时就取单核的数。
 
 # %% key="machine_roof" tags="timing" lang="en"
@@ -642,7 +642,7 @@ Table(head, rows, right=head[1:3])
 # For 4,096 tokens that is $(15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) / (4{,}096 \cdot 131{,}072) = 32$ FLOP/byte, far below 206.
 # If the limit lies below the ridge point, no batch makes the step compute-bound:
 # %% [markdown] key="gain_read" lang="zh" src="17374c8c"
-# 权重由整个 batch 共用，缓存却是**每条**序列各有一份。（最后一行只是算术：权重加缓存，这块卡放不下。）
+# 权重由整个 batch 共用，缓存却是**每条**序列各有一份。（最后一行只是算术，权重加缓存，这块卡放不下。）
 # 新增一条序列，FLOP 和字节按同样的比例增加，所以 A 的位置不变。
 # 序列多了以后，缓存的字节远远超过权重，整步的算术强度就趋于“一条序列、不计权重字节”的值：$(f + n a) / (n k)$。
 # 例如 4,096 个 token 时，它等于 $(15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) / (4{,}096 \cdot 131{,}072) = 32$ FLOP/字节，远低于 206。
@@ -681,7 +681,7 @@ Table(head, rows, title="到达拐点的最小 batch", right=head[1:])
 # DeepSeek-V3 所需的 batch 大得多，因为 batch 变大，用到的专家也变多，要读的权重随之增加。
 # 另外，这里的 Roofline 按 16 位算力画。DeepSeek-V3 的权重是 fp8；如果 kernel 也用 fp8 做乘法，算力翻倍，W 走到拐点所需的 batch 也要大一倍左右。
 #
-# 表里有一行的趋势相反：对 DeepSeek-V3，上下文越长，所需的 batch 反而越**小**。这说明它的注意力落在这块卡拐点的右边。原因是什么？
+# 表里有一行的趋势相反。对 DeepSeek-V3，上下文越长，所需的 batch 反而越**小**。这说明它的注意力落在这块卡拐点的右边。原因是什么？
 
 # %% [markdown] key="heads" lang="en"
 # ## Attention's intensity comes from the heads
@@ -691,7 +691,7 @@ Table(head, rows, title="到达拐点的最小 batch", right=head[1:])
 # %% [markdown] key="heads" lang="zh" src="546fe927"
 # ## 注意力的算术强度由 query 头数与 KV 头数之比决定
 #
-# 一位用户在 H100 上测解码注意力，有 40 个 query 头、40 个 KV 头：用不用 Tensor Core，时间几乎一样。
+# 一位用户在 H100 上测解码注意力，有 40 个 query 头、40 个 KV 头。用不用 Tensor Core，时间几乎一样。
 # 你能说出原因吗？先来算一个还没见过的模型：
 
 # %% key="predict_group"
@@ -728,7 +728,7 @@ Table(head, rows, right=head[3:])
 # 这时算得再快也没用，两次运行的时间几乎一样，正是 Roofline 所预测的。
 # 换成 GQA，强度乘以组的大小；换成 fp8 缓存，再乘 2。
 #
-# MLA 则完全不同：128 个头读同一个潜在向量（latent），采用矩阵吸收（[第 03 课](03_the_2_86x_mistake.ipynb)）后，每字节要做 200 多个 FLOP。
+# MLA 则完全不同。128 个头读同一个潜在向量（latent），采用矩阵吸收（[第 03 课](03_the_2_86x_mistake.ipynb)）后，每字节要做 200 多个 FLOP。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -761,7 +761,7 @@ Table(["显卡", "拐点", "DeepSeek-V3 的注意力"], rows, right=["拐点"])
 # Now break the units. This is one step of 16 sequences, once right and then with the three mistakes that people make most:
 # %% [markdown] key="break_card_read" lang="zh" src="6057feb6"
 # 按标称值，这个注意力在 H100 上访存受限，在 H200 上却计算受限，因为两者算力相同，而 H200 的显存更快。
-# 离拐点这么近，光看标称值是判断不了的：显卡实际能维持的算力低于标称，拐点会随之左移。
+# 离拐点这么近，光看标称值是判断不了的，因为显卡实际能维持的算力低于标称，拐点会随之左移。
 # 所以“解码注意力是访存受限的”只是一条经验。例如对这个模型，在 H20 上它显然不成立。
 #
 # 再来把单位弄错。下面是 16 条序列的一步，先是正确的算法，然后是最常见的三种错误：
@@ -821,10 +821,10 @@ Table(["", "GB/s", "占 2 TB/s 的比例"], rows, right=["GB/s", "占 2 TB/s 的
 # %% [markdown] key="self" lang="zh" src="5f8526d4"
 # ## 本课小结
 #
-# 一步的最短时间，是“字节数 / 带宽”和“FLOP / 算力”中较大的那个：Llama-3.1-8B、4,096 个 token，在 A100 上是 7.62 毫秒，其中计算只需要 0.055 毫秒。
+# 一步的最短时间，是“字节数 / 带宽”和“FLOP / 算力”中较大的那个。例如 Llama-3.1-8B、4,096 个 token，在 A100 上是 7.62 毫秒，其中计算只需要 0.055 毫秒。
 # 权重由整个 batch 共读一次，所以 16 位时，H200 上约 206 条序列就能让权重部分到达拐点；缓存则是每条序列各读一份，batch 再大，注意力的算术强度也不变，4,096 个 token 时整步最终只有 32 FLOP/字节。
 # 缓存为 16 位时，注意力每字节做的 FLOP 是：MHA 为 1，GQA 等于组的大小（Llama-3.1-8B 是 4），矩阵吸收后的 MLA 超过 200。
-# 说带宽，必须同时说清工作集和读取的次序：32 个线程从 32 个地方读，请求的是 128 字节，搬运的却是 1,024 字节。
+# 说带宽，必须同时说清工作集和读取的次序。例如 32 个线程从 32 个地方读，请求的是 128 字节，搬运的却是 1,024 字节。
 #
 # ## 自我检查
 #

@@ -28,12 +28,12 @@
 # ## 问题
 #
 # KV 缓存每一步都会多一个 token。
-# 最容易想到的存法是 `torch.cat`：把旧张量和新 token 拼起来。
+# 最容易想到的存法是 `torch.cat`，把旧张量和新 token 拼起来。
 # 另一种存法是启动时就建好一个张量，每一行都留出 `max_seq` 个 token 的位置。这就是**线性缓存**，也是最简单的缓存。
 #
 # **空着的位置要花多少显存？换来了什么？缓存又怎样知道哪些位置已经有 token？**
 #
-# 下面用 Qwen3-0.6B 的真实字节数画出两种存法：先是 5 个 token 的提示词，再走 5 步。
+# 下面用 Qwen3-0.6B 的真实字节数画出两种存法，先是 5 个 token 的提示词，再走 5 步。
 
 # %% key="first" lang="en"
 import torch
@@ -320,8 +320,8 @@ show(kv_layouts(layouts, t("lang")))
 # | 同一个 token，从一个头到下一个 | 64 | 16 | 32 |
 # | 同一个 token 和头，从 K 到 V | 128 | 128 | 16 |
 #
-# 在线性缓存里，一个头的所有 key 连成一段。注意力沿着一个头往下读，下一个地址总是紧挨着上一个，所以读起来最顺。代价是写一个新 token 要写四处：K 和 V 的每个头各一处。
-# 分页缓存正好相反：一个 token 只写两处，但一个头的相邻两个 key 相距 32 个元素。
+# 在线性缓存里，一个头的所有 key 连成一段。注意力沿着一个头往下读，下一个地址总是紧挨着上一个，所以读起来最顺。代价是写一个新 token 要写四处，K 和 V 的每个头各一处。
+# 分页缓存正好相反，一个 token 只写两处，但一个头的相邻两个 key 相距 32 个元素。
 #
 # 因此必须把步幅告诉 kernel。如果给的是另一种布局的步幅，它会在本该是 K 的地方读到 V，而且不会报错（[第 10 课](10_kernels.ipynb)）。
 
@@ -379,9 +379,9 @@ def step(tokens):
 # For comparison we fill a `DynamicCache`, the default cache of transformers, which makes a new, larger tensor in every step.
 # Before you run the cell: `max_seq` is 256. What share of our cache is in use at 100 tokens, and which of the three columns of bytes stays the same?
 # %% [markdown] key="growth_words" lang="zh" src="095f5b56"
-# 长度依次是 1、100、150：先送 1 个 token，再送提示词余下的 99 个，然后解码 50 步，每步 1 个。
+# 长度依次是 1、100、150，也就是先送 1 个 token，再送提示词余下的 99 个，然后解码 50 步，每步 1 个。
 # 用来对照的是 transformers 默认的 `DynamicCache`，它每一步都要生成一个更大的新张量。
-# 运行之前先想一想：`max_seq` 是 256，有 100 个 token 时，我们的缓存用了几成？三列字节数里，哪一列始终不变？
+# 运行之前先想一想，`max_seq` 是 256，有 100 个 token 时，我们的缓存用了几成？三列字节数里，哪一列始终不变？
 
 # %% key="growth" lang="en"
 token, rows = prompt[:, :1], []
@@ -424,7 +424,7 @@ all(
 # 结果是 `True`，也就是说，全部 4 层、两行的 K 和 V 都与 `DynamicCache` 逐位相同；而线性缓存占用的字节数从未变过。
 # `DynamicCache` 只占需要的部分，代价是每一步、每一层都要新建一个张量，再把旧的复制过去。[第 07 课](07_allocate_once.ipynb)会测量这个代价。
 #
-# 再数一数生成的 token：送完提示词时选出第一个，之后 50 步每步再选一个，一共 51 个。
+# 再数一数生成的 token。送完提示词时选出第一个，之后 50 步每步再选一个，一共 51 个。
 # 但缓存只增加了 50 个，因为最后一个还没有送进模型，所以还没有自己的 K 和 V。
 #
 # 一条序列结束后，它的那一行就可以给下一条用。
@@ -436,7 +436,7 @@ cache.lengths.tolist(), cache.nbytes, bool(cache.layer(0)[0][1].any())
 # %% [markdown] key="reset_read" lang="en"
 # Row 1 has length 0 now, and the cache takes as many bytes as before. `True` says that the old numbers still stand in row 1. `reset` only forgets them, and the next sequence writes over them.
 # %% [markdown] key="reset_read" lang="zh" src="63009b8f"
-# 第 1 行的长度归零，缓存占用的字节数不变。`True` 表示旧的数还留在第 1 行：`reset` 只是不再计数，下一条序列会把它们覆盖掉。
+# 第 1 行的长度归零，缓存占用的字节数不变。`True` 表示旧的数还留在第 1 行，因为 `reset` 只是不再计数，下一条序列会把它们覆盖掉。
 
 # %% [markdown] key="waste" lang="en"
 # ## Rows of different length
@@ -463,7 +463,7 @@ cache.lengths.tolist(), cache.nbytes, bool(cache.layer(0)[0][1].any())
 # ## 长短不一的行
 #
 # 实际请求有长有短，而在线性缓存里，每一行预留的位置一样多。
-# **分页缓存**的做法不同：一行变长时，再分给它一个可存 $P$ 个 token 的块，所以只有最后一块可能没有填满。
+# **分页缓存**的做法不同，一行变长时，再分给它一个可存 $P$ 个 token 的块，所以只有最后一块可能没有填满。
 # 两种缓存浪费的字节数是：
 #
 # $$\text{线性} = \Big(B \cdot S - \sum_r n_r\Big)\, t \qquad \text{分页} = \sum_r \Big(\Big\lceil \frac{n_r}{P} \Big\rceil P - n_r\Big)\, t$$
@@ -478,7 +478,7 @@ cache.lengths.tolist(), cache.nbytes, bool(cache.layer(0)[0][1].any())
 #
 # 代入数字：线性是 $(4 \cdot 1{,}024 - 902) \cdot 1{,}024 = 3{,}270{,}656$ 字节，分页是 $(10 + 8 + 4 + 4) \cdot 1{,}024 = 26{,}624$ 字节。
 #
-# 两者都是**内部碎片**（internal fragmentation）：已经分给某一行，却没有存东西的显存。
+# 两者都是**内部碎片**（internal fragmentation），也就是已经分给某一行、却没有存东西的显存。
 # 前者随 `max_seq` 增大，后者每行不到一个块。
 
 # %% key="predict_waste"
@@ -540,10 +540,10 @@ Table(
 # ## 看它增长
 #
 # 下面的组件里，两种缓存各有四行，内容相同，图也按同一比例画。
-# 用方向键移动第一个滑块：每一步，每行增加一个 token。
+# 用方向键移动第一个滑块，每一步，每行增加一个 token。
 # 再找出 A 行在哪一步碰到 `max_seq`，看看线性缓存怎么说。
 #
-# 计划的字节数来自公式。实测的字节数来自真实的张量：每换一个设置，两种缓存都会真的新建一次。
+# 计划的字节数来自公式。实测的字节数来自真实的张量，每换一个设置，两种缓存都会真的新建一次。
 
 # %% key="growth_widget"
 from minikv.course.widgets import GrowthWidget
@@ -554,7 +554,7 @@ show(widget)
 # %% [markdown] key="see_gpu" lang="en"
 # On a GPU the number of the allocator can be a little above the plan's. PyTorch rounds every allocation up, and the cache also keeps its `lengths` on the device.
 # %% [markdown] key="see_gpu" lang="zh" src="0c9fa9a6"
-# 在 GPU 上，分配器报告的数字可能比计划值略大：PyTorch 会把每次分配的大小向上取整，缓存的 `lengths` 也放在显存里。
+# 在 GPU 上，分配器报告的数字可能比计划值略大，因为 PyTorch 会把每次分配的大小向上取整，缓存的 `lengths` 也放在显存里。
 
 # %% key="allocated" tags="hardware" lang="en"
 planned, grew = spec.bytes_for(4096, batch=8), "no GPU here"
@@ -581,7 +581,7 @@ Table(["计划（B）", "torch.cuda.memory_allocated 增加（B）"], [(planned,
 # %% [markdown] key="versus" lang="zh" src="686f2fd2"
 # ## 线性还是分页？
 #
-# 两者其实很接近：线性缓存也是一种分页缓存，只是块与行一样长，每行一个块，行号就是块表。
+# 两者其实很接近。线性缓存也是一种分页缓存，只是块与行一样长，每行一个块，行号就是块表。
 
 # %% key="one_block_rows"
 pages = PagedKVCache(spec, num_blocks=4, block_size=1024, device=device)
@@ -614,7 +614,7 @@ pages.nbytes, rows.nbytes
 # | 共享相同的开头 | 不能，各行各存 | 能，逐块共享（[第 09 课](09_pages_and_blocks.ipynb)） |
 # | 在设备上分配 | 启动时一次 | 启动时一次 |
 #
-# 最后一行出乎许多人的意料：分页缓存也是一次分配好的，之后每分出一个块，不过是挪动列表里的一项。
+# 最后一行出乎许多人的意料。分页缓存也是一次分配好的，之后每分出一个块，不过是挪动列表里的一项。
 #
 # 那么什么时候该用线性缓存？
 # 如果同一时刻只有一条序列，最大长度也已知，就没有可共享的内容，多余的位置也没有别的序列要用。
@@ -632,9 +632,9 @@ pages.nbytes, rows.nbytes
 # %% [markdown] key="nano_write" lang="zh" src="f1f52a7a"
 # ### 不按行写入
 #
-# 从这里开始，课程会一段段地读一个小引擎：`minikv.nano`。其中十五个函数是练习题，[第 11c 课](11c_your_engine.ipynb)会用你写的那些来运行引擎。
-# 它的缓存是分页的：切成每块 `block_size` 个 token 的块，各条序列从同一个块池里取。下一个单元格就是它存放 K 和 V 的办法。
-# 请留意两点：`flatten` 之后还剩几维？由什么决定 token 写到哪里？
+# 从这里开始，课程会一段段地读一个小引擎 `minikv.nano`。其中十五个函数是练习题，[第 11c 课](11c_your_engine.ipynb)会用你写的那些来运行引擎。
+# 它的缓存是分页的，切成每块 `block_size` 个 token 的块，各条序列从同一个块池里取。下一个单元格就是它存放 K 和 V 的办法。
+# 请留意两点。`flatten` 之后还剩几维？由什么决定 token 写到哪里？
 #
 # `LinearKVCache.write` 看的是行的长度；这里则由调用者给每个 token 指定一个**槽位**（slot），它等于块号乘以块大小，再加上块内的位置。例如块大小为 4 时，块 2 的第二个位置是槽位 2 · 4 + 1 = 9。
 
@@ -669,7 +669,7 @@ tiny.k[0, :, :, 0, 0]  # 第 0 层、第一个头、第一个元素：[块数, �
 # `write` 并不计数，因为哪个 token 在哪里，都记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # （练习 06.5 就是写这个函数。）
 #
-# 使用块表，花时间的是读取。下面计时比较：取一个长行的视图，与用 `gather` 把各块收集到一起。
+# 使用块表，花时间的是读取。下面计时比较两种读法，一种是取一个长行的视图，另一种是用 `gather` 把各块收集到一起。
 
 # %% key="read_time" tags="timing" lang="en"
 from timeit import repeat
@@ -758,7 +758,7 @@ show(places(rows, "zh"))
 # ## 弄坏它：所有行用同一个长度
 #
 # 第二种错误是所有行共用一个长度。
-# 这样的代码很容易写出来：`position = lengths.max()`；而且 batch 为 1 时，它是对的。
+# 这样的代码很容易写出来，例如 `position = lengths.max()`；而且 batch 为 1 时，它是对的。
 # 下面两行分别有 12 个和 5 个 token，再按这种写法走一步。
 # （`counts` 说明交给 `write` 的 token 里，各行自己的有几个，其余只是补齐。）
 
@@ -850,11 +850,11 @@ before, bool(attend(k, v).isnan().any())
 #
 # The last case is not a mistake. A full row refuses the next token before anything is written.
 # %% [markdown] key="break_nan_read" lang="zh" src="9b45436f"
-# 事实上有关系：0 乘以 NaN 还是 NaN。
+# 事实上有关系，因为 0 乘以 NaN 还是 NaN。
 # 从未写过的显存里什么内容都可能有，包括 NaN，所以 `LinearKVCache` 建立时会把整个张量清零一次。
 # `reset` 不必再清零，因为上一条序列留下的都是正常的数，除非模型自己算出过 NaN。
 #
-# 最后一种情况不算错误：行满了，再来的 token 在写入之前就被拒绝。
+# 最后一种情况不算错误。行满了，再来的 token 在写入之前就被拒绝。
 
 # %% key="full"
 from minikv.cache import RowFullError
@@ -882,9 +882,9 @@ except RowFullError as error:
 # %% [markdown] key="self" lang="zh" src="62490cd0"
 # ## 本课小结
 #
-# 线性缓存是一个 `2 · L · B · H · S · D · b` 字节的张量，只建一次：本课的 4 层、2 行、每行 256 个位置，共 524,288 字节；其中任何一个元素，用一次六项求和就能找到。
+# 线性缓存是一个 `2 · L · B · H · S · D · b` 字节的张量，只建一次。本课的 4 层、2 行、每行 256 个位置，共 524,288 字节；其中任何一个元素，用一次六项求和就能找到。
 # K 和 V 分开存放，因为注意力对它们做的求和不同；排列的顺序体现在步幅上，三种布局里相邻两个 token 分别相距 16、32、64 个元素。
-# `write` 把 K 和 V 写在各行的长度之后，`commit` 每步计数一次：如果在 4 层的循环里提交，9 个 token 就会变成 36 个。
+# `write` 把 K 和 V 写在各行的长度之后，`commit` 每步计数一次。如果在 4 层的循环里提交，9 个 token 就会变成 36 个。
 # 四行分别有 150、40、700 和 12 个 token 时，`max_seq` 为 1,024 的缓存空着 78%；换成每块 16 个 token 的块，浪费不到 3%。
 # 每一行都有自己的长度；因为 0 乘以 NaN 还是 NaN，所以长度之后的位置里也必须是正常的数。
 #

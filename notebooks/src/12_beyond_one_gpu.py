@@ -51,7 +51,7 @@ show(rank_caches({model: model for model in models}, 8, t("lang")))
 # %% [markdown] key="answer_read" lang="zh" src="2b4a2baf"
 # Llama 的缓存，每块 GPU 只放八分之一；Qwen3 的每个头放在两块 GPU 上；DeepSeek 的潜在向量（latent），每块 GPU 都放**全部**，也就是同样的字节存了八份。
 #
-# 引擎启动时就能看到代价。例如在八块 B200 上运行一个同样存潜在向量的新模型，上下文一百万：张量并行时，vLLM 能同时放下 20.43 个请求；数据并行时能放下 156.9 个。
+# 引擎启动时就能看到代价。例如在八块 B200 上运行一个同样存潜在向量的新模型，上下文一百万。张量并行时，vLLM 能同时放下 20.43 个请求；数据并行时能放下 156.9 个。
 # **张量并行时少掉的八分之七去了哪里？为什么是 7.7 倍，而不是整 8 倍？**
 #
 # 学完本课，你能够：
@@ -74,7 +74,7 @@ predict("rank_bytes", ...)
 # ## 头可以分
 #
 # 注意力按头计算，头与头之间互不依赖。所以每个 rank 负责一部分 query 头，只存这些头要读的 K 和 V。
-# 例如有 4 个 KV 头：2 个 rank 时，每个 rank 存 2 个头；8 个 rank 时，不可能存半个头，所以每个 rank 存 1 个，而每个头就有了 2 份：
+# 例如有 4 个 KV 头。2 个 rank 时，每个 rank 存 2 个头；8 个 rank 时，不可能存半个头，所以每个 rank 存 1 个，而每个头就有了 2 份：
 
 # %% [markdown] key="formula_math"
 # $$\text{heads}_{\text{rank}} = \max\!\left(1, \frac{H_{kv}}{t}\right) \qquad\quad \text{bytes}_{\text{rank}} = 2 \cdot L \cdot \text{heads}_{\text{rank}} \cdot D \cdot b \qquad\quad \text{copies} = \frac{t \cdot \text{heads}_{\text{rank}}}{H_{kv}}$$
@@ -234,11 +234,11 @@ Table(["模型", "rank", "权重（B）", "一个块", "自己", "共同", "计�
 # 块的形状依次是 K 和 V、层数、token、头、元素，潜在向量没有第一项。GQA 的两个头，每个 rank 各放一个；MQA 唯一的头，两个 rank 都有；64 + 16 个元素的潜在向量，两个 rank 上都是完整的一份。
 # 实测的字节与计划一致，回答也与单个进程相同。
 #
-# 权重约为单个进程的一半。MQA 略多，因为复制那个头时，它的 K 和 V 投影也要一起复制。MLA 更多：对这种架构，transformers 只切 MLP，注意力在每个 rank 上都是完整的。
+# 权重约为单个进程的一半。MQA 略多，因为复制那个头时，它的 K 和 V 投影也要一起复制。MLA 更多，因为对这种架构，transformers 只切 MLP，注意力在每个 rank 上都是完整的。
 #
 # ### 取最小的块数
 #
-# rank 0 本来放得下更多的块（“自己”一列），但两个 rank 都按 rank 1 的块数来。原因是：调度器只有一个，在 rank 0 上；每条序列也只有一张块表。表里的块 7，在每个 rank 上都是块 7，各 rank 在那里存同一批 token 的不同的头。
+# rank 0 本来放得下更多的块（“自己”一列），但两个 rank 都按 rank 1 的块数来。原因是调度器只有一个，在 rank 0 上；每条序列也只有一张块表。表里的块 7，在每个 rank 上都是块 7，各 rank 在那里存同一批 token 的不同的头。
 # 只要有一个 rank 没有这个块，就有一部分头没有地方放。（`allocate_kv_cache` 会自动取最小的块数，见[第 08 课](08_allocate_kv_cache.ipynb)。）
 
 # %% key="predict_common"
@@ -255,7 +255,7 @@ predict("common_blocks", ...)
 #
 # ### rank 之间发送什么
 #
-# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank：token id、长度、块表。这些很少。前向计算内部要发的就多得多了：每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
+# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank，包括 token id、长度、块表。这些很少。前向计算内部要发的就多得多了，因为每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
 
 # %% key="message_code" lang="en"
 from minikv import SamplingParams
@@ -385,7 +385,7 @@ Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB�
 # - **请求**。每个 rank 只管自己的请求，算它们的全部头，其他 rank 不存它们的潜在向量。这就是**数据并行注意力**（[vLLM](https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/)，[SGLang](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)），前面的 156.9 个请求就是这样来的。
 # - **一条序列的 token**。每个 rank 存一部分位置，因为 softmax 可以由几段拼起来（[第 10 课](10_kernels.ipynb)，沿序列切分）。这就是[上下文并行](https://docs.sglang.io/docs/advanced_features/dcp)。每个 query、每一层也要交换，但每个头只交换一个向量，而不是每个 token 一个分数。
 #
-# 数据并行注意力有它的代价：一个 rank 要算自己请求的全部头，就需要注意力的**全部**权重，而原来只要八分之一。其余的部分，尤其是专家，照旧切分。
+# 数据并行注意力有它的代价。一个 rank 要算自己请求的全部头，就需要注意力的**全部**权重，而原来只要八分之一。其余的部分，尤其是专家，照旧切分。
 
 # %% key="predict_more"
 predict("more_tokens", ...)
@@ -475,9 +475,9 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # 代入数字：DeepSeek-V3 是 $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ 个 token，是 1,136,864 的 7.08 倍。Llama-3.1-70B 是 $8 \cdot 401{,}456 = 3{,}211{,}648$ 个，只有原来的 0.86 倍，因为张量并行早已把它的头切开，没有复制品可省，反而要放完整的注意力权重。
 # Qwen3 的 4 个 KV 头，张量并行时在 8 个 rank 上各有两份，所以最多是 2 倍。
 #
-# 再看上面那张表的最后一列：单个请求的空间反而**变小**了，因为它仍然要整个放在一块 GPU 上。也就是说，数据并行注意力放得下更多的请求，而不是更长的请求。
+# 再看上面那张表的最后一列，单个请求的空间反而**变小**了，因为它仍然要整个放在一块 GPU 上。也就是说，数据并行注意力放得下更多的请求，而不是更长的请求。
 #
-# （这是理想情况：实际的引擎会复制的不止注意力。速度上的代价表里也没有：每一步都要把每个 token 送到它的专家所在的 rank 再送回来；所有 rank 一起走每一步；长请求集中的那个 rank 先满，而其他 rank 还有空。练习 12.3 就是分配这样的请求。）
+# （这是理想情况，实际的引擎会复制的不止注意力。速度上的代价表里也没有。每一步都要把每个 token 送到它的专家所在的 rank 再送回来；所有 rank 一起走每一步；长请求集中的那个 rank 先满，而其他 rank 还有空。练习 12.3 就是分配这样的请求。）
 
 # %% [markdown] key="swap" lang="en"
 # ## When all GPUs are full
@@ -487,7 +487,7 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # %% [markdown] key="swap" lang="zh" src="638cc8b4"
 # ## GPU 全满了怎么办
 #
-# 块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)的做法是：调度器收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap）：把块搬到 CPU 内存，等有地方了再搬回来。
+# 块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)的做法是，调度器收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap），也就是把块搬到 CPU 内存，等有地方了再搬回来。
 # 前者花的是计算时间，后者花的是链路时间：
 
 # %% [markdown] key="swap_math"
@@ -541,7 +541,7 @@ predict("swap_ms", ...)
 # %% [markdown] key="widget_read" lang="zh" src="d1b5cda7"
 # ## 亲眼看看
 #
-# 组件里的链路是 GPU 与 CPU 内存之间的通路，按单向算：PCIe 4.0 ×16 插槽能到 25 GB/s 上下，5.0 能到 50 上下。预填充的速度，用它达到的算力比例来表示。
+# 组件里的链路是 GPU 与 CPU 内存之间的通路，按单向算，PCIe 4.0 ×16 插槽能到 25 GB/s 上下，5.0 能到 50 上下。预填充的速度，用它达到的算力比例来表示。
 # 试试下面几步，每次动手之前先说出会发生什么：
 #
 # 1. 把序列加长到十倍。结论会变吗？
@@ -688,8 +688,8 @@ Table(["token 数", "字节数", "换出换入（毫秒）", "重新计算（毫
 # %% [markdown] key="engine" lang="zh" src="9892574a"
 # ### 在引擎里
 #
-# `LLM(cpu_kv_bytes=...)` 启动时测出两个方向的传输速度，预填充的速度则在运行中测。每次抢占时，引擎再做决定，并把两个估计都写进事件。（只支持单个进程：多个 rank 时，`cpu_kv_bytes` 会被拒绝。）
-# 为了比较，也可以直接给定速度（`swap_rates=`）。下一个单元格运行三次：一次用快的链路，一次用慢的，还有一次完全不用 CPU 内存。三次的回答必须相同。
+# `LLM(cpu_kv_bytes=...)` 启动时测出两个方向的传输速度，预填充的速度则在运行中测。每次抢占时，引擎再做决定，并把两个估计都写进事件。（只支持单个进程，多个 rank 时，`cpu_kv_bytes` 会被拒绝。）
+# 为了比较，也可以直接给定速度（`swap_rates=`）。下一个单元格运行三次，一次用快的链路，一次用慢的，还有一次完全不用 CPU 内存。三次的回答必须相同。
 
 # %% key="engine_code" tags="hardware" lang="en"
 from minikv.engine import EventLog, summary
@@ -762,7 +762,7 @@ Table(head, rows, lines=[f"三次的回答都相同：{len(answers) == 1}"])
 # ### 照搬 rank 0 的块数
 #
 # 如果块数按 GPU 0 的空闲显存算，而 GPU 1 的空闲显存更少，会怎样？
-# 下面就是这种情形：rank 0 算出 19 个块，rank 1 只有 14 个。
+# 下面就是这种情形，rank 0 算出 19 个块，rank 1 只有 14 个。
 
 # %% key="break_count"
 from minikv.cache import PagedKVCache
@@ -816,8 +816,8 @@ Table(["预算里的块数", "放得下的块数", "多许诺的 GiB（并不存
 # %% [markdown] key="break_event" lang="zh" src="c3ec3f19"
 # ### 没有事件的换出
 #
-# 在 GPU 上，调用返回时工作还没有做：它只是排进一个**流**（stream），再按流里的次序执行。复制用单独的流，这样其他序列可以同时计算。两个流之间没有任何先后，除非一个流等待另一个流的**事件**（event）。
-# 下面用两个玩具流来看：一个流里是写一个块的那一步，另一个流里是把这个块搬到 CPU 内存的复制。
+# 在 GPU 上，调用返回时工作还没有做，只是排进一个**流**（stream），再按流里的次序执行。复制用单独的流，这样其他序列可以同时计算。两个流之间没有任何先后，除非一个流等待另一个流的**事件**（event）。
+# 下面用两个玩具流来看。一个流里是写一个块的那一步，另一个流里是把这个块搬到 CPU 内存的复制。
 
 # %% key="break_event_code" lang="en"
 from minikv.course.lessons.l12.streams import Stream, run_streams
@@ -877,7 +877,7 @@ Table(["", "CPU 内存里的块：复制先走", "计算先走"], rows)
 #
 # ## 本课小结
 #
-# KV 头不少于 rank 时，张量并行把头分到各个 rank；rank 更多时只能复制头，潜在向量则从第二个 rank 起就是复制：DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 字节。
+# KV 头不少于 rank 时，张量并行把头分到各个 rank；rank 更多时只能复制头，潜在向量则从第二个 rank 起就是复制，所以 DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 字节。
 # 数据并行注意力让每个 rank 负责完整的请求。在 8 块 B200 上，DeepSeek-V3 能放下的 token 是原来的 7.08 倍，但单个请求最多只有 1,006,208 个 token，而原来是 1,136,864 个。
 # 所有 rank 都用最小的块数（例如 rank 0 放得下 19 个，也只用 14 个），因为它们共用一张块表。
 # 换出换入的时间是字节数除以链路速度，来回各一次；重新计算的时间是 token 数除以预填充速度。Llama-3.1-8B 的 4,096 个 token，前者是 48.32 毫秒，后者是 204.80 毫秒，两者都随序列增长。
@@ -965,5 +965,5 @@ explain("swap_or_not")
 # %% [markdown] key="next" lang="zh" src="29d2b40a"
 # ## 下一课
 #
-# 要放下更多的 token，本课讲了两种办法：一是同样的字节不要存八份，二是把一部分搬到 CPU 内存。
-# [第 13 课](13_half_the_bytes.ipynb)讲第三种：让每个 token 的字节更少，并测量为此付出的代价。
+# 要放下更多的 token，本课讲了两种办法，一是同样的字节不要存八份，二是把一部分搬到 CPU 内存。
+# [第 13 课](13_half_the_bytes.ipynb)讲第三种办法，让每个 token 的字节更少，并测量为此付出的代价。
