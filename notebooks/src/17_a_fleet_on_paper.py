@@ -20,14 +20,14 @@
 # **How many GPUs does this traffic need? And how much of the answer can you have before you rent a single one?**
 #
 # "Ten thousand users" is not a load yet. How often do they ask? How long are their prompts? How much of a prompt was there before? How long may a user wait?
-# Once you have said that, the answer is one call. Here it is 5 requests a second, with prompts of some 7,000 tokens each, for a model of 70 billion parameters on pairs of H200. Before you look: how many pairs would you rent?
-# %% [markdown] key="question" lang="zh" src="4b133b6d"
+# Once you have said that, the answer is one call. Here it is for 5 requests a second with prompts of some 7,000 tokens, and a model of 70 billion parameters on pairs of H200. Before you look: how many pairs would you rent?
+# %% [markdown] key="question" lang="zh" src="51912192"
 # ## 问题
 #
 # **这些流量需要多少块 GPU？在租下第一块之前，答案能知道多少？**
 #
-# “一万个用户”还算不上负载。他们多久问一次？提示词有多长？其中有多少以前出现过？最多能让用户等多久？
-# 这些说清楚了，答案就是一次调用。这里是每秒 5 个请求，提示词各有 7,000 个 token 左右，模型 700 亿参数，每两块 H200 放一份。往下看之前先猜一猜：要租几对？
+# “一万个用户”还算不上负载。他们多久问一次？提示词有多长，其中有多少以前出现过？最多能让用户等多久？
+# 这些说清楚了，一次调用就有答案。下面是每秒 5 个请求，提示词各有 7,000 个 token 左右，模型 700 亿参数，每两块 H200 放一份。往下看之前先猜一猜，要租几对？
 
 # %% key="answer" lang="en"
 from functools import partial
@@ -58,82 +58,102 @@ show(fleet_requests(simulate(traffic, pairs(replicas=found.replicas)), "zh"))
 # %% [markdown] key="answer_read" lang="en"
 # After this lesson you can
 #
-# - **size** a fleet on paper: from a trace of requests to a number of GPUs;
+# - **size** a fleet on paper, from a trace of requests to a number of GPUs;
 # - **explain** a wait: the queue, the prefill, what the cache found, what the router did;
 # - **judge** such a number: which assumption it depends on, and what to measure before you pay.
 #
-# A **replica** is a copy of the model with a cache and a scheduler of its own; here two GPUs share one. A **router** in front decides which replica gets a request. And **p99** is the time that 99 of 100 requests do not exceed: three pairs keep it below 2 s.
+# A **replica** is a copy of the model with a cache and a scheduler of its own. Here two GPUs share one. A **router** in front decides which replica gets a request. **p99** is the time that 99 of 100 requests don't exceed, and three pairs keep it below 2 s.
 #
-# No GPU was asked. `minikv.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, and computes nothing: a step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
+# The call used no GPU at all. `minikv.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, but it doesn't compute the model. A step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
 #
-# In this lesson you take that number apart, as far down as the assumptions that it stands on.
-# By the end you can say for each of them what happens to the fleet if it is wrong. That is the point: what does harm is not a simulator that is wrong, but one that is believed.
-# %% [markdown] key="answer_read" lang="zh" src="fee98bf6"
+# In this lesson you take that number apart, down to the assumptions that it rests on.
+# By the end you can say for each of them what happens to the fleet if it is wrong. Every simulator is wrong somewhere. It does harm only if you don't know where.
+# %% [markdown] key="answer_read" lang="zh" src="1c6a484c"
 # 学完本课，你能够：
 #
 # - 在纸上为一个集群**定规模**：从一份请求轨迹推到 GPU 的块数；
 # - **解释**一次等待：排队、预填充、缓存命中了多少、路由器做了什么；
 # - **判断**这样一个数字：它取决于哪个假设，花钱之前该测什么。
 #
-# **副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是这样一个时间：100 个请求里，有 99 个不超过它。三对 H200 能把它控制在 2 秒以内。
+# **副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是 100 个请求里有 99 个不超过的时间。三对 H200 能把它控制在 2 秒以内。
 #
-# 没有动用任何 GPU。`minikv.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是什么也不计算：一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
+# 整个过程没有动用任何 GPU。`minikv.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是不做模型的计算。一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
 #
 # 本课把这个数字拆开，一直拆到它所依据的假设。
-# 学完之后，每一个假设如果错了，集群会怎样，你都说得出来。这才是要点：模拟器错了并不可怕，可怕的是错了还有人相信。
+# 学完之后，你能说出每一个假设如果错了，集群会怎样。模拟器总有不准的地方；只要知道哪里不准，就不会出问题。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# A **session** is a conversation. The prompt of each turn is everything that was said before, and a new message behind it.
-# %% [markdown] key="predict_first" lang="zh" src="98d18e0c"
+# How much of a prompt was there before? A **session** is a conversation, and the prompt of each turn is everything that was said before, with a new message behind it.
+# With a system prompt of 100 tokens, messages of 10 and answers of 20, the first prompt has 110 tokens and the second 110 + 20 + 10 = 140. Of the 140, the first 110 were there before.
+# %% [markdown] key="predict_first" lang="zh" src="a3541367"
 # ## 先猜一猜
 #
-# **会话**（session）就是一段对话。每一轮的提示词，都是之前说过的全部内容，后面再加上新的一句。
+# 提示词里有多少以前出现过？**会话**（session）就是一段对话，每一轮的提示词，都是之前说过的全部内容，后面再加上新的一句。
+# 例如系统提示词 100 个 token，每句 10 个，每个回答 20 个：第一轮的提示词是 110 个 token，第二轮是 110 + 20 + 10 = 140 个，其中前 110 个以前出现过。
 
 # %% key="predict_session"
 predict("session_share", ...)
 
 # %% [markdown] key="formula" lang="en"
-# ## What somebody waits for
+# ## What makes up the time to the first token
 #
-# The **time to first token** (TTFT) runs from the moment in which a request comes. First it waits until a step has it; then its prefill takes one step or more, which it shares with others:
-# %% [markdown] key="formula" lang="zh" src="26ca477c"
-# ## 人在等什么
+# The **time to first token** (TTFT) runs from the moment at which a request arrives. First the request waits until a step takes it in. Then its prefill takes one step or more, which it may share with other requests:
+# %% [markdown] key="formula" lang="zh" src="32f15b4d"
+# ## 首 token 延迟由哪几部分组成
 #
-# **首 token 延迟**（TTFT）从请求到来的那一刻算起。先排队，等到有一步轮到它；然后是预填充，占一步或几步，而且与别的请求同在这些步里：
+# **首 token 延迟**（TTFT）从请求到来的那一刻算起。请求先排队，等到有一步把它排进去；然后是预填充，占一步或几步，这些步里可能还有其他请求：
 
 # %% [markdown] key="formula_math"
 # $$\text{TTFT} \;=\; W \;+\! \sum_{\text{steps of its prefill}} \! s \qquad\qquad s \;=\; \max\!\left( \frac{F}{e_F \cdot P},\; \frac{B}{e_B \cdot R} \right) \,+\, \frac{A}{\ell} \,+\, o$$
 
 # %% [markdown] key="symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $W$ | the wait in the queue | s |
-# | $s$ | the time of a step | s |
-# | $F$ | FLOPs of the step on each GPU: weights, attention | FLOP |
-# | $P$, $R$ | FLOP rate and bandwidth of the data sheet | FLOP/s, bytes/s |
-# | $B$ | bytes read: the weights once, the cache of each sequence | bytes |
-# | $e_F$, $e_B$ | which share of them a step reaches | |
-# | $A$, $\ell$ | bytes that the GPUs of a replica exchange, and the rate of their link | bytes, bytes/s |
-# | $o$ | what every step costs, whatever is in it | s |
+# | symbol | meaning | unit | value here: a prompt of 8,192 tokens, two H200 |
+# |---|---|---|---|
+# | $W$ | the wait in the queue | s | 0 if the replica is idle |
+# | $s$ | the time of a step | s | 1.0808 |
+# | $F$ | FLOPs of the step on each GPU: weights, attention | FLOP | 604.74 · 10¹² |
+# | $P$, $R$ | FLOP rate and bandwidth of the data sheet | FLOP/s, bytes/s | 989 · 10¹², 4,800 · 10⁹ |
+# | $B$ | bytes read: the weights once, the cache of each sequence | bytes | 70.85 · 10⁹ |
+# | $e_F$, $e_B$ | which share of them a step reaches | | 0.6, 0.8 |
+# | $A$, $\ell$ | bytes that a GPU sends to the others of its replica, and the rate of their link | bytes, bytes/s | 21.47 · 10⁹, 360 · 10⁹ |
+# | $o$ | what every step costs, whatever is in it | s | 0.002 |
+#
+# With the numbers put in:
+#
+# - arithmetic: $604.74 \cdot 10^{12} / (0.6 \cdot 989 \cdot 10^{12}) = 1{,}019.1$ ms
+# - memory: $70.85 \cdot 10^9 / (0.8 \cdot 4{,}800 \cdot 10^9) = 18.4$ ms, which happens meanwhile
+# - link: $21.47 \cdot 10^9 / (360 \cdot 10^9) = 59.7$ ms
+# - the step: $s = \max(1{,}019.1,\ 18.4) + 59.7 + 2.0 = 1{,}080.8$ ms
+#
+# If the replica is idle, TTFT is $0 + 1.081 = 1.081$ s. If another such prompt has just begun, the wait is that prompt's whole step, and TTFT is $1.081 + 1.081 = 2.162$ s.
 #
 # $F$, $B$ and $A$ follow from the model, as in lessons [02](02_how_many_bytes.ipynb), [04](04_the_roofline.ipynb) and [12](12_beyond_one_gpu.ipynb). $P$ and $R$ stand on the data sheet.
-# The other four nobody knows beforehand. They are **assumptions**, and so is the rate to host memory:
-# %% [markdown] key="symbols" lang="zh" src="26dd1b7b"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $W$ | 排队的时间 | 秒 |
-# | $s$ | 一步的时间 | 秒 |
-# | $F$ | 这一步在每块 GPU 上的 FLOP：权重、注意力 | FLOP |
-# | $P$、$R$ | 规格书上的算力和带宽 | FLOP/秒、字节/秒 |
-# | $B$ | 读取的字节：权重读一遍，每条序列的缓存各读一遍 | 字节 |
-# | $e_F$、$e_B$ | 一步实际达到其中的几成 | |
-# | $A$、$\ell$ | 一个副本的各块 GPU 之间要交换的字节，以及链路的速度 | 字节、字节/秒 |
-# | $o$ | 每一步不管内容都要付出的固定开销 | 秒 |
+# The other four can't be known beforehand. They are **assumptions**, and so is the rate to host memory:
+# %% [markdown] key="symbols" lang="zh" src="6eb74fde"
+# | 符号 | 含义 | 单位 | 本例取值：8,192 个 token 的提示词，两块 H200 |
+# |---|---|---|---|
+# | $W$ | 排队的时间 | 秒 | 副本空闲时为 0 |
+# | $s$ | 一步的时间 | 秒 | 1.0808 |
+# | $F$ | 这一步在每块 GPU 上的 FLOP：权重、注意力 | FLOP | 604.74 · 10¹² |
+# | $P$、$R$ | 规格书上的算力和带宽 | FLOP/秒、字节/秒 | 989 · 10¹²、4,800 · 10⁹ |
+# | $B$ | 读取的字节：权重读一遍，每条序列的缓存各读一遍 | 字节 | 70.85 · 10⁹ |
+# | $e_F$、$e_B$ | 一步实际达到其中的几成 | | 0.6、0.8 |
+# | $A$、$\ell$ | 一块 GPU 要发给同一副本其他 GPU 的字节，以及链路的速度 | 字节、字节/秒 | 21.47 · 10⁹、360 · 10⁹ |
+# | $o$ | 每一步不管内容都要付出的固定开销 | 秒 | 0.002 |
+#
+# 代入数字：
+#
+# - 计算：$604.74 \cdot 10^{12} / (0.6 \cdot 989 \cdot 10^{12}) = 1{,}019.1$ 毫秒
+# - 访存：$70.85 \cdot 10^9 / (0.8 \cdot 4{,}800 \cdot 10^9) = 18.4$ 毫秒，与计算同时进行
+# - 链路：$21.47 \cdot 10^9 / (360 \cdot 10^9) = 59.7$ 毫秒
+# - 这一步：$s = \max(1{,}019.1,\ 18.4) + 59.7 + 2.0 = 1{,}080.8$ 毫秒
+#
+# 如果副本空闲，TTFT 就是 $0 + 1.081 = 1.081$ 秒。如果另一个同样的提示词刚刚开始算，就要等它的一整步，TTFT 是 $1.081 + 1.081 = 2.162$ 秒。
 #
 # $F$、$B$、$A$ 由模型推出（[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)），$P$ 和 $R$ 写在规格书上。
-# 其余四个，事先没有人知道。它们是**假设**，与 CPU 内存之间的速度也是：
+# 其余四个事先无法知道，只能**假设**；与 CPU 内存之间的速度也是假设：
 
 # %% key="assumptions" lang="en"
 from minikv.simulate import Assumptions
@@ -146,9 +166,9 @@ from minikv.simulate import Assumptions
 Table(["假设"], [[line] for line in Assumptions().explain("zh")])
 
 # %% [markdown] key="clock" lang="en"
-# With these, five steps of one replica, two H200 that share the model:
-# %% [markdown] key="clock" lang="zh" src="1a09c974"
-# 按这些假设，看一个副本（两块 H200 合用一个模型）的五种步：
+# With these assumptions, here are five steps of one replica, two H200 that share the model:
+# %% [markdown] key="clock" lang="zh" src="6a2dfac1"
+# 按这些假设，一个副本（两块 H200 合用一个模型）的五种步分别是：
 
 # %% key="clock_code" lang="en"
 clock = pairs().step_time
@@ -179,21 +199,21 @@ head = ["毫秒", "算力", "显存", "链路", "固定", "一步"]
 Table(head, rows, right=head[1:])
 
 # %% [markdown] key="clock_read" lang="en"
-# A decode waits for memory: 64 sequences do not even take twice as long as one. A prefill waits for arithmetic. And a step that does both takes little longer than its prefill alone, which is why engines mix them.
-# But whoever decodes gets one token from that step. A long prompt of somebody else is a stutter in everybody's answer ([lesson 11a](11a_continuous_batching.ipynb)).
+# A decode waits for memory, so 64 sequences don't even take twice as long as one. A prefill waits for arithmetic. A step that does both takes little longer than its prefill alone, which is why engines mix them.
+# But each sequence that decodes gets only one token from that step. While a long prompt is computed, all other answers stutter ([lesson 11a](11a_continuous_batching.ipynb)).
 #
 # ## The traffic
 #
-# A **trace** is a list of requests: when each comes, how long its prompt and its answer are, and which beginnings are equal. No text is needed, and nobody has to give any away.
-# Ours is made from a seed, with what real traffic has: conversations of several turns, each about one of forty documents, some of which come up far more often than others (`Load` calls them system prompts). It is the busiest minute of a day, since that is what a fleet is sized for.
-# %% [markdown] key="clock_read" lang="zh" src="968568f9"
-# 解码等的是显存：64 条序列用的时间，还不到一条的两倍。预填充等的是算力。两样都做的一步，也只比单独的预填充慢一点，所以引擎把它们混在一起。
-# 不过，正在解码的每一条，这一步里只得到一个 token。别人的长提示词，会让所有人的输出都顿一下（[第 11a 课](11a_continuous_batching.ipynb)）。
+# A **trace** is a list of requests. It says when each request arrives, how long its prompt and its answer are, and which beginnings are equal. It contains no text, so it gives no user's words away.
+# We make ours from a seed, with what real traffic has: conversations of several turns, each about one of forty documents, some of which come up far more often than others (`Load` calls them system prompts). It is the busiest minute of a day, because that is the minute for which you size a fleet.
+# %% [markdown] key="clock_read" lang="zh" src="d7ce2654"
+# 解码等的是显存，所以 64 条序列用的时间还不到一条的两倍；预填充等的是算力。一步里两样都做，也只比单独的预填充慢一点，因此引擎把它们混在一起。
+# 不过，每条正在解码的序列，在这一步里只得到一个 token。也就是说，算一个长提示词的时候，其他回答都会顿一下（[第 11a 课](11a_continuous_batching.ipynb)）。
 #
 # ## 流量
 #
-# **请求轨迹**（trace）是一份请求的清单：何时到来、提示词和回答各有多长、哪些开头是相同的。不需要任何文本，谁也不必交出自己的内容。
-# 这里的轨迹由一个随机种子生成，真实流量有的它都有：多轮的对话，每段对话围绕四十份文档中的一份，有几份远比别的热门（`Load` 里叫作 system prompts）。取的是一天里最忙的一分钟，因为集群要按最忙的时候来定。
+# **请求轨迹**（trace）是一份请求的清单，记录每个请求何时到来、提示词和回答各有多长、哪些开头是相同的。里面没有任何文本，所以不会泄露用户的内容。
+# 这里的轨迹由一个随机种子生成，真实流量有的特点它都有，例如多轮的对话，每段对话围绕四十份文档中的一份，有几份远比其余的热门（`Load` 里叫作 system prompts）。取的是一天里最忙的一分钟，因为集群要按最忙的时候来定。
 
 # %% key="trace" lang="en"
 lengths = sorted(request.prompt_tokens for request in traffic.requests)
@@ -226,9 +246,9 @@ notes = [
 Table(["到达，秒", "提示词", "回答", "块的编号"], rows, lines=notes, right=["到达，秒"])
 
 # %% [markdown] key="trace_read" lang="en"
-# (A little more came than the five a second that were ordered: chance.)
-# Equal ids at the beginning mean equal text: the third number of two requests can only be equal if the first two are.
-# This is the form in which [Mooncake](https://github.com/kvcache-ai/Mooncake) published an hour of real requests (FAST 2025). If you have that file, every figure of this lesson can be had for it, too:
+# (A few more requests came than the five a second that we ordered, by chance.)
+# Equal ids at the beginning mean equal text. The third number of two requests can be equal only if the first two are.
+# [Mooncake](https://github.com/kvcache-ai/Mooncake) published an hour of real requests in this form (FAST 2025). If you have that file, you can compute every figure of this lesson for it:
 #
 #     minikv simulate conversation_trace.jsonl --hit-rate --num-blocks 10000
 #
@@ -236,15 +256,15 @@ Table(["到达，秒", "提示词", "回答", "块的编号"], rows, lines=notes
 #
 # ## What is found again
 #
-# The blocks that nobody uses stay in the pool until their place is needed, and then the **least recently used** (LRU) goes first.
-# How large must a pool be? One could simulate every size. Or look closer at LRU:
+# Blocks that no sequence uses stay in the pool until their place is needed. Then the **least recently used** block (LRU) goes first.
+# How large must a pool be? You could simulate every size. But a closer look at LRU saves you that.
 #
-# A pool of 1,000 blocks holds the 1,000 blocks that were used last. A pool of 1,001 holds those, and one more. So a larger pool has *everything* that a smaller one has: the **stack property** ([Mattson and others, 1970](https://doi.org/10.1147/sj.92.0078)).
-# Keep all blocks in a single list, the one used last in front. If a block stands at place 700, then every pool of 700 blocks or more has it, and no smaller one. One pass over the trace answers for all sizes:
-# %% [markdown] key="trace_read" lang="zh" src="b747bdc0"
-# （来的比定好的每秒五个略多：随机使然。）
-# 开头的编号相同，就是文本相同：两个请求的第三个编号要相同，前两个必须先相同。
-# [Mooncake](https://github.com/kvcache-ai/Mooncake) 公开的一小时真实请求（FAST 2025），用的就是这种格式。手头有那个文件的话，本课的每个数字都可以拿它再算一遍：
+# A pool of 1,000 blocks holds the 1,000 blocks that were used last. A pool of 1,001 holds the same ones and one more. So a larger pool has *everything* that a smaller one has. This is the **stack property** ([Mattson and others, 1970](https://doi.org/10.1147/sj.92.0078)).
+# Keep all blocks in a single list, with the one used last in front. If a block stands at place 700, every pool of 700 blocks or more has it, and no smaller pool does. So one pass over the trace answers for all sizes:
+# %% [markdown] key="trace_read" lang="zh" src="cbb0e8dd"
+# （实际来的比定好的每秒五个略多，这是随机造成的。）
+# 开头的编号相同，就是文本相同。两个请求的第三个编号要相同，前两个必须先相同。
+# [Mooncake](https://github.com/kvcache-ai/Mooncake) 公开的一小时真实请求（FAST 2025），用的就是这种格式。如果手头有那个文件，本课的每个数字都可以拿它再算一遍：
 #
 #     minikv simulate conversation_trace.jsonl --hit-rate --num-blocks 10000
 #
@@ -252,11 +272,11 @@ Table(["到达，秒", "提示词", "回答", "块的编号"], rows, lines=notes
 #
 # ## 能找回多少
 #
-# 没有人用的块留在块池里，直到它的位置有别的用处；这时先走的是**最久没有用过的**（LRU）。
-# 块池要多大才够？可以把每种大小都模拟一遍。也可以把 LRU 看得更仔细一些：
+# 没有序列在用的块留在块池里，直到它的位置有别的用处；这时先淘汰**最久没有用过的**块（LRU）。
+# 块池要多大才够？可以把每种大小都模拟一遍，但仔细看看 LRU，就不必这么做。
 #
-# 1,000 个块的块池，装着最近用过的 1,000 个块；1,001 个块的，装着同样这些，再多一个。所以大块池有小块池的**全部**内容：这就是**栈性质**（[Mattson 等，1970](https://doi.org/10.1147/sj.92.0078)）。
-# 把所有的块排成一个列表，最近用过的在最前。如果一个块排在第 700 位，那么 700 个块以上的块池都有它，再小的都没有。把轨迹走一遍，所有的大小就都有了答案：
+# 1,000 个块的块池，装着最近用过的 1,000 个块；1,001 个块的块池，装着同样这些，再多一个。换句话说，大块池有小块池的**全部**内容，这就是**栈性质**（[Mattson 等，1970](https://doi.org/10.1147/sj.92.0078)）。
+# 把所有的块排成一个列表，最近用过的在最前。如果一个块排在第 700 位，那么 700 个块以上的块池都有它，再小的都没有。所以把轨迹走一遍，所有的大小就都有了答案：
 
 # %% key="capacity" lang="en"
 from minikv.course.charts import lines
@@ -283,13 +303,13 @@ show(lines(found_by_size, x=x, y=name, log="x", marks={one: pairs().blocks[0]}, 
 Table(["块数", name], [(size, f"{rate:.1%}") for size, rate in zip(sizes, rates)], right=[name])
 
 # %% [markdown] key="capacity_read" lang="en"
-# The dashed line is what one replica has. (Not all of it is there to be found: what running sequences hold is in use.)
+# The dashed line is the pool of one replica. (Not all of it keeps old blocks, because running sequences use a part.)
 #
-# Not every rule has this property. Take first in, first out, which forgets the oldest block, used or not, and the classic example of twelve requests ([Belady and others, 1969](https://doi.org/10.1145/363011.363155)):
-# %% [markdown] key="capacity_read" lang="zh" src="be26b05e"
-# 虚线是一个副本的大小。（其中有一部分是运行中的序列占着的，不能全用来留待命中。）
+# Not every rule has the stack property. First in, first out (FIFO) evicts the block that came in first, whether it was used since or not. Here is the classic example of twelve requests ([Belady and others, 1969](https://doi.org/10.1145/363011.363155)):
+# %% [markdown] key="capacity_read" lang="zh" src="1cc2ba4c"
+# 虚线是一个副本的块池大小。（运行中的序列要占用一部分，所以不能全部用来留住旧块。）
 #
-# 并不是每种规则都有这个性质。比如先进先出（FIFO）：忘掉最早进来的块，不管后来用没用过。看那个有十二次请求的经典例子（[Belady 等，1969](https://doi.org/10.1145/363011.363155)）：
+# 并不是每种规则都有栈性质。例如先进先出（FIFO）先淘汰最早进来的块，不管后来用没用过。下面是那个有十二次请求的经典例子（[Belady 等，1969](https://doi.org/10.1145/363011.363155)）：
 
 # %% key="fifo" lang="en"
 from minikv.course.lessons.l17.lru_hits import hits_by_age, lru_hits
@@ -306,45 +326,49 @@ rows = [(name, *rule(requests, [3, 4, 5])) for name, rule in (("FIFO", hits_by_a
 Table(["12 次里命中", "3 个块", "4 个块", "5 个块"], rows)
 
 # %% [markdown] key="fifo_read" lang="en"
-# With FIFO four blocks find less than three. Where that can happen nobody can search: neither for the smallest pool nor for the smallest fleet.
-# (Exercise 17.1 is the list, and the one thing that is easily counted wrong: a hit behind a hole is none.)
+# With FIFO, four blocks find less than three. Where that can happen, you can't search by halving: neither for the smallest pool nor for the smallest fleet.
+# (You write the list in exercise 17.1. One thing is easily counted wrong: a hit behind a hole is no hit.)
 #
-# ## Who waits
+# ## The queue
 #
-# Now the queue. Take the simplest there is: one replica, one prompt at a time, all equally long, and requests that come at random. Its mean wait has a formula (M/D/1: random arrivals, equal service, one server):
-# %% [markdown] key="fifo_read" lang="zh" src="35a43e14"
-# FIFO 用四个块，找到的反而比三个块少。会出这种事的地方，就没法查找：最小的块池查不了，最小的集群也查不了。
-# （练习 17.1 就是写这个列表，还有最容易数错的一点：空缺后面的命中不算命中。）
+# Now for the wait $W$. Take the simplest queue there is: one replica, one prompt at a time, all equally long, and requests that arrive at random. Its mean wait has a formula (M/D/1: random arrivals, equal service, one server):
+# %% [markdown] key="fifo_read" lang="zh" src="7c929ccc"
+# FIFO 用四个块，找到的反而比三个块少。命中率一旦不随容量单调上升，二分查找就不成立，既找不出最小的块池，也找不出最小的集群。
+# （练习 17.1 就是写这个列表。最容易数错的一点是，空缺后面的命中不算命中。）
 #
-# ## 谁在排队
+# ## 排队
 #
-# 再看队列。取最简单的情形：一个副本，一次算一个提示词，长短都一样，请求随机到来。平均排队时间有公式（M/D/1：随机到达、定长服务、一个服务者）：
+# 再看排队时间 $W$。取最简单的队列，一个副本，一次算一个提示词，长短都一样，请求随机到来。它的平均排队时间有公式（M/D/1：随机到达、定长服务、一个服务者）：
 
 # %% [markdown] key="wait_math"
 # $$\rho \;=\; \lambda \cdot S \qquad\qquad W \;=\; \frac{\rho}{2\,(1 - \rho)} \cdot S$$
 
 # %% [markdown] key="wait_symbols" lang="en"
-# | symbol | meaning | unit |
-# |---|---|---|
-# | $\lambda$ | requests that come, on average | 1/s |
-# | $S$ | what one of them takes | s |
-# | $\rho$ | **utilisation**: the share of the time in which the replica is busy | |
-# | $W$ | the mean wait in the queue | s |
-# %% [markdown] key="wait_symbols" lang="zh" src="6b9000ae"
-# | 符号 | 含义 | 单位 |
-# |---|---|---|
-# | $\lambda$ | 平均每秒到来的请求数 | 1/秒 |
-# | $S$ | 一个请求要算多久 | 秒 |
-# | $\rho$ | **利用率**：副本忙着的时间占几成 | |
-# | $W$ | 平均排队时间 | 秒 |
+# | symbol | meaning | unit | value here: prompts of 4,096 tokens |
+# |---|---|---|---|
+# | $S$ | what one request takes | s | 0.523 |
+# | $\lambda$ | requests that arrive, on average | 1/s | 1.72 |
+# | $\rho$ | **utilisation**: the share of the time in which the replica is busy | | 0.9 |
+# | $W$ | the mean wait in the queue | s | 2.35 |
+#
+# With the numbers put in: $\rho = 1.72 \cdot 0.523 = 0.9$, and $W = 0.9 / (2 \cdot (1 - 0.9)) \cdot 0.523 = 4.5 \cdot 0.523 = 2.35$ s.
+# %% [markdown] key="wait_symbols" lang="zh" src="86554e28"
+# | 符号 | 含义 | 单位 | 本例取值：4,096 个 token 的提示词 |
+# |---|---|---|---|
+# | $S$ | 一个请求要算多久 | 秒 | 0.523 |
+# | $\lambda$ | 平均每秒到来的请求数 | 1/秒 | 1.72 |
+# | $\rho$ | **利用率**：副本忙着的时间占几成 | | 0.9 |
+# | $W$ | 平均排队时间 | 秒 | 2.35 |
+#
+# 代入数字：$\rho = 1.72 \cdot 0.523 = 0.9$，$W = 0.9 / (2 \cdot (1 - 0.9)) \cdot 0.523 = 4.5 \cdot 0.523 = 2.35$ 秒。
 
 # %% key="predict_wait"
 predict("mean_wait", ...)
 
 # %% [markdown] key="wait_run" lang="en"
-# The simulator knows no formula. Here it is on the same queue, with more and more requests a second:
-# %% [markdown] key="wait_run" lang="zh" src="76a11a2e"
-# 模拟器并不知道什么公式。让它来跑同样的队列，每秒的请求越来越多：
+# The simulator doesn't know this formula. Here it runs the same queue, with more and more requests a second:
+# %% [markdown] key="wait_run" lang="zh" src="8bdf8744"
+# 模拟器并不知道这个公式。让它来跑同样的队列，每秒的请求越来越多：
 
 # %% key="wait_code" lang="en"
 import numpy as np
@@ -387,25 +411,25 @@ x, y = "副本忙碌的时间占比，%", "平均排队时间，秒"
 show(lines({"公式": formula, "模拟": simulated}, x=x, y=y, points=["模拟"]))
 
 # %% [markdown] key="wait_read" lang="en"
-# From half busy to 95 % the load does not even double, and the mean wait is 19 times as long. The curve looks like a hockey stick lying on its back; all of sizing is about staying left of its bend.
-# (The last line is the least certain one: a long queue takes long to come and go, and a few thousand requests see only some of them.)
+# From 50 % busy to 95 % the load doesn't even double, but the mean wait becomes 19 times as long. The curve looks like a hockey stick that lies on its back, and sizing a fleet means staying left of its bend.
+# (The last line is the least certain one. A long queue takes long to come and go, so a few thousand requests see only a few of them.)
 #
-# And look at p99. Half of the requests wait less than the mean, and one in a hundred waits several times as long.
+# Look at p99, too. Half of the requests wait less than the mean, while one in a hundred waits several times as long.
 #
-# ### How many are there
+# ### How many are there?
 #
-# One law holds for every queue, whatever comes and however it is served ([Little, 1961](https://doi.org/10.1287/opre.9.3.383)): *the mean number in the system is the rate times the mean time that each spends there.*
-# A simulation that loses a request, or counts a second twice, breaks it.
-# %% [markdown] key="wait_read" lang="zh" src="1c4bf9e3"
-# 从半忙到 95%，负载还不到两倍，平均等待却变成了 19 倍。这条曲线像一根平放的曲棍球杆；容量规划的全部功夫，就是留在弯折处的左边。
-# （最后一行最不可靠：队列长了，形成和消散都慢，几千个请求只赶得上几次。）
+# One law holds for every queue, whatever arrives and however it is served ([Little, 1961](https://doi.org/10.1287/opre.9.3.383)): *the mean number in the system is the arrival rate times the mean time that each request spends there.*
+# If a simulation loses a request, or counts a second twice, it breaks this law. So we can use it as a check.
+# %% [markdown] key="wait_read" lang="zh" src="55cee2f7"
+# 从 50% 到 95%，负载还不到两倍，平均等待却变成了 19 倍。这条曲线像一根平放的曲棍球杆；做容量规划，就是要留在弯折处的左边。
+# （最后一行最不可靠，因为队列长了，形成和消散都慢，几千个请求只赶得上几次。）
 #
-# 再看 p99。一半的请求等得比平均值短，而每一百个里有一个，要等它的好几倍。
+# 再看 p99。一半的请求等得比平均值短，而每一百个里有一个，要等平均值的好几倍。
 #
-# ### 里面有多少个
+# ### 系统里有多少个请求
 #
 # 有一条定律对任何队列都成立，不管来的是什么、怎么服务（[Little，1961](https://doi.org/10.1287/opre.9.3.383)）：**系统里的平均个数，等于到达率乘以每个请求停留的平均时间**。
-# 模拟如果丢了一个请求，或者把一秒数了两遍，就会违反它。
+# 模拟如果丢了一个请求，或者把一秒数了两遍，就会违反它，所以可以拿它来检查模拟。
 
 # %% key="predict_little"
 predict("in_system", ...)
@@ -429,13 +453,17 @@ head = ["利用率", "系统里的个数", "到达率，1/秒", "停留，秒", 
 Table(head, rows, right=head)
 
 # %% [markdown] key="little_read" lang="en"
+# The last column is the second one, so the simulation passes: at 90 % busy, $1.742 \cdot 2.748 = 4.79$ requests.
+#
 # ### Percentiles
 #
-# p99 has to be taken of all requests. The fleet's p99 is not the mean of its replicas' p99s, and a percentile of means is nothing at all. With two replicas, one of them busy:
-# %% [markdown] key="little_read" lang="zh" src="413a72f2"
+# You have to take p99 of all requests. The fleet's p99 is not the mean of its replicas' p99s, and a percentile of means says nothing about any request. Here are two replicas, one of them busy:
+# %% [markdown] key="little_read" lang="zh" src="043628de"
+# 最后一列与第二列相同，所以模拟通过了检查。例如利用率 90% 时，$1.742 \cdot 2.748 = 4.79$ 个请求。
+#
 # ### 分位数（percentile）
 #
-# p99 必须对全体请求来求。整个集群的 p99 不是各副本 p99 的平均值，平均值的分位数更是什么都不是。看两个副本，其中一个很忙：
+# p99 必须对全体请求来求。整个集群的 p99，不等于各副本 p99 的平均值；而平均值的分位数，说明不了任何一个请求的情况。下面有两个副本，其中一个很忙：
 
 # %% key="percentiles" lang="en"
 busy, calm = queues[0.9].ttft, queues[0.5].ttft[:800]
@@ -456,19 +484,19 @@ ways = {
 Table(["", "秒"], [(name, f"{seconds:.2f}") for name, seconds in ways.items()], right=["秒"])
 
 # %% [markdown] key="percentiles_read" lang="en"
-# Only the first is the service's p99. The other two look like one, and promise less than a third of it at worst.
-# (Exercise 17.2: TTFT with its wait, and percentiles of all.)
+# Only the first number is the service's p99. The other two look like one, and the worse of them promises less than a third of it.
+# (In exercise 17.2 you compute TTFT with its wait, and percentiles of all requests.)
 #
 # ## Where a request goes
 #
-# Every replica has a cache of its own. So it matters where the next turn of a conversation goes: only one replica has the history.
-# %% [markdown] key="percentiles_read" lang="zh" src="edb4d2c8"
-# 只有第一个数是整个服务的 p99。另外两个看着也像，最差的那个却不到它的三分之一。
-# （练习 17.2：带排队的 TTFT，以及对全体求分位数。）
+# Each replica has a cache of its own. So it matters where the router sends the next turn of a conversation, because only one replica has the history.
+# %% [markdown] key="percentiles_read" lang="zh" src="00fe53be"
+# 只有第一个数是整个服务的 p99。另外两个看着也像，但差得最多的那个还不到它的三分之一。
+# （练习 17.2：算出带排队的 TTFT，再对全体请求求分位数。）
 #
 # ## 请求往哪里去
 #
-# 每个副本有自己的缓存。所以一段对话的下一轮往哪里去，很要紧：只有一个副本存着它的历史。
+# 每个副本有自己的缓存。所以一段对话的下一轮发到哪里，影响很大，因为只有一个副本存着它的历史。
 
 # %% key="routers" lang="en"
 from minikv.course.lessons.l17.shown import answers_table
@@ -499,40 +527,40 @@ show(lines(waits, x=x, y=y, log="y", levels={"界限": 2.0}))
 answers_table({name: outcome.answers() for name, outcome in outcomes.items()}, "zh")
 
 # %% [markdown] key="routers_read" lang="en"
-# - **round-robin** takes the replicas in turn. The shares are equal, and what the caches hold does not count.
-# - **least-loaded** takes the replica with the fewest tokens left to compute. That sounds better, but it doesn't look at the caches either.
-# - **prefix** takes the replica that has most of the prompt. But not at any price: a replica that has more to do than 1.25 times the mean, and one prompt like this on top, is left out. (The bound is that of [consistent hashing with bounded loads](https://arxiv.org/abs/1608.01350).)
+# - **round-robin** takes the replicas in turn. The shares are equal, but it ignores what the caches hold.
+# - **least-loaded** takes the replica with the fewest tokens left to compute. That sounds better, but it ignores the caches, too.
+# - **prefix** takes the replica that has the most of the prompt, within a bound: it leaves out a replica whose load is more than 1.25 times the mean plus one prompt like this. With loads of 30,000, 6,000 and 3,000 tokens the mean is 13,000. For a prompt of 7,000 the bound is 1.25 · 13,000 + 7,000 = 23,250, so the first replica is left out. (The bound is that of [consistent hashing with bounded loads](https://arxiv.org/abs/1608.01350).)
 #
-# The same six GPUs, and p99 is 3.57 s, 2.38 s or 1.78 s. What is not found has to be computed, and what is computed makes others wait.
-# (Exercise 17.3 is the router.)
-# %% [markdown] key="routers_read" lang="zh" src="180858b7"
+# On the same six GPUs, p99 is 3.57 s, 2.38 s or 1.78 s. The reason is that what isn't found has to be computed, and while it is computed, other requests wait.
+# (You write the router in exercise 17.3.)
+# %% [markdown] key="routers_read" lang="zh" src="b5ad1ddd"
 # - **round-robin**：副本轮流来。分得很均匀，但完全不看前缀命中。
-# - **least-loaded**：选剩下的 token 最少的副本。听起来好些，但同样不看缓存里有什么。
-# - **prefix**：选提示词命中最多的副本。但不是不惜代价：如果一个副本的负载超过平均值的 1.25 倍、再加这样一个提示词，就排除在外。（这个界限来自[负载有界的一致性哈希](https://arxiv.org/abs/1608.01350)。）
+# - **least-loaded**：选待计算的 token 最少的副本。听起来好些，但同样不看缓存里有什么。
+# - **prefix**：在界限以内，选提示词命中最多的副本。如果一个副本的负载超过平均值的 1.25 倍再加一个这样的提示词，就排除在外。例如三个副本的负载是 30,000、6,000 和 3,000 个 token，平均值是 13,000；提示词 7,000 个 token 时，界限是 1.25 · 13,000 + 7,000 = 23,250，所以第一个副本被排除。（这个界限来自[负载有界的一致性哈希](https://arxiv.org/abs/1608.01350)。）
 #
-# 同样是六块 GPU，p99 却分别是 3.57 秒、2.38 秒和 1.78 秒。因为没有命中的就得计算，而计算的时候，别的请求就得等。
+# 同样是六块 GPU，p99 却分别是 3.57 秒、2.38 秒和 1.78 秒。因为没有命中的就得计算，而计算的时候，其他请求就得等。
 # （练习 17.3 就是写这个路由器。）
 
 # %% [markdown] key="widget_read" lang="en"
 # ## See it
 #
-# The curve shows every request, from the fastest on the left to the slowest on the right. The dashed line is the wait that p99 has to keep.
-# Try this, and say before each what will change:
+# The curve shows every request, from the fastest on the left to the slowest on the right. The dashed line is the wait that p99 must not exceed.
+# Try these, and say before each what will change:
 #
-# 1. Two replicas, then three, then six. Which part of the curve falls first, and which hardly at all?
+# 1. Two replicas, then three, then six. Which part of the curve falls first, and which hardly falls at all?
 # 2. Three replicas with each router. Where does the bar change?
 # 3. Twice the traffic. How many replicas do you need now: twice as many?
-# 4. Two replicas of H100. Look at the bar; then give them 64 GiB of host memory. What comes back, and what does not?
-# %% [markdown] key="widget_read" lang="zh" src="755adc64"
+# 4. Two replicas of H100. Look at the bar, then give them 64 GiB of host memory. What comes back, and what doesn't?
+# %% [markdown] key="widget_read" lang="zh" src="cdf7d23e"
 # ## 亲眼看看
 #
-# 曲线上是每一个请求，左边最快，右边最慢。虚线是 p99 要守住的等待时间。
+# 曲线上是每一个请求，左边最快，右边最慢。虚线是 p99 不能超过的等待时间。
 # 试试下面几步，每次动手之前先说出会发生什么：
 #
 # 1. 两个副本，三个，再六个。曲线的哪一段先降下来，哪一段几乎不动？
 # 2. 三个副本，把几种路由都试一遍。上面的条形哪里变了？
 # 3. 流量加倍。现在要多少个副本：也是两倍吗？
-# 4. 两个副本，GPU 换成 H100。先看条形，再给它们 64 GiB 的 CPU 内存。什么回来了，什么没有？
+# 4. 两个副本，GPU 换成 H100。先看条形，再给它们 64 GiB 的 CPU 内存。什么恢复了，什么没有？
 
 # %% key="widget" lang="en"
 from minikv.course.widgets import FleetWidget
@@ -545,13 +573,15 @@ from minikv.course.widgets import FleetWidget
 show(FleetWidget("zh", traffic.head(250), replicas=2))
 
 # %% [markdown] key="memory" lang="en"
-# ## Memory in two places
+# ## Memory on the GPU, memory on the host
 #
-# Which of these fleets of eight GPUs would you take? Each has eight times the arithmetic of one card, and that of an H100 and an H200 is the same.
-# %% [markdown] key="memory" lang="zh" src="a4fc044b"
-# ## 两处内存
+# Which of these fleets of eight GPUs would you take? Each has eight times the arithmetic of one card, and an H100 and an H200 compute equally fast.
+# First work out how many tokens fit into host memory:
+# %% [markdown] key="memory" lang="zh" src="ba1915b0"
+# ## GPU 显存与 CPU 内存
 #
-# 下面几个集群都是八块 GPU，你选哪一个？算力都是单卡的八倍，而 H100 和 H200 的算力是相同的。
+# 下面几个集群都是八块 GPU，你选哪一个？算力都是单卡的八倍，而 H100 和 H200 的算力相同。
+# 先算一算 CPU 内存放得下多少个 token：
 
 # %% key="predict_host"
 predict("host_tokens", ...)
@@ -591,29 +621,29 @@ for name, (gpu, tp, options) in fleets.items():
 answers_table(eight, "zh")
 
 # %% [markdown] key="memory_read" lang="en"
-# (The tokens are those that one replica's cache holds. *Blocked* is the share of the busy time in which a request waited for nothing but blocks.)
+# (The tokens are those that one replica's cache holds. *Blocked* is the share of the busy time in which a request waited for blocks and nothing else.)
 #
-# An H200 has three quarters more memory than an H100, and p99 is 1.23 s instead of 84.31 s. The weights take the same bytes on both. What is *left* counts, and two H100 have hardly anything left.
+# An H200 has three quarters more memory than an H100, and p99 is 1.23 s instead of 84.31 s. The weights take the same bytes on both cards. What counts is how much is *left*, and on two H100 hardly anything is.
 #
-# - **Host memory** keeps what the GPU evicts ([lesson 12](12_beyond_one_gpu.ipynb)). Most of the prompts' tokens are found again, and p99 is nearly halved. But *blocked* does not fall: a sequence that runs needs its blocks on the GPU. A second tier gives back what was found, and no room.
-# - **KV in fp8** gives room: twice the tokens ([lesson 13](13_half_the_bytes.ipynb)).
-# - **Two replicas of four** instead of four of two: the weights lie there twice and not four times. The same eight cards, and the problem is gone.
+# - **Host memory** keeps what the GPU evicts ([lesson 12](12_beyond_one_gpu.ipynb)). Most of the prompts' tokens are found again, and p99 is nearly halved. But *blocked* doesn't fall, because a running sequence needs its blocks on the GPU. A second tier brings back hits, not room.
+# - **KV in fp8** makes room: twice the tokens ([lesson 13](13_half_the_bytes.ipynb)).
+# - **Two replicas of four GPUs** instead of four of two hold the weights twice and not four times. With the same eight cards, the problem is gone.
 #
-# Before you buy GPUs, count how often the weights are there.
+# So before you buy GPUs, count how many copies of the weights you pay for.
 #
 # ### The block size
 #
-# Larger blocks: fewer of them to look up, but the last block of each sequence is half empty, and only a full block can be shared.
-# %% [markdown] key="memory_read" lang="zh" src="0e1b7381"
+# With larger blocks the engine has fewer of them to look up. But the last block of each sequence is half empty on average, and only a full block can be shared.
+# %% [markdown] key="memory_read" lang="zh" src="8b7beb77"
 # （token 数是一个副本的缓存放得下的；“缺块”是计算时间里，有请求只因为没有块而等待的占比。）
 #
-# 显存只多了 3/4，p99 首 token 延迟却差了近 70 倍（1.23 秒对 84.31 秒）。因为权重在两种卡上占的字节一样多，要紧的是**剩下**多少，而两块 H100 几乎不剩什么。
+# H200 的显存只比 H100 多 3/4，p99 首 token 延迟却差了近 70 倍（1.23 秒对 84.31 秒）。因为权重在两种卡上占的字节一样多，起作用的是**剩下**多少，而两块 H100 几乎不剩什么。
 #
-# - **CPU 内存**留住 GPU 淘汰掉的块（[第 12 课](12_beyond_one_gpu.ipynb)）。提示词的大部分又能找到了，p99 几乎减半。可是“缺块”一栏没有降，因为运行中的序列，块必须在 GPU 上。第二层内存还给你的是命中，不是空间。
-# - **KV 用 fp8**，给的才是空间：token 多一倍（[第 13 课](13_half_the_bytes.ipynb)）。
-# - **两个四卡副本**，而不是四个两卡副本：权重只放两份，不是四份。同样八块卡，问题就没有了。
+# - **CPU 内存**留住 GPU 淘汰掉的块（[第 12 课](12_beyond_one_gpu.ipynb)）。提示词的大部分又能找到了，p99 几乎减半。但“缺块”一栏没有降，因为运行中的序列，块必须在 GPU 上。也就是说，第二层内存增加的是命中，不是空间。
+# - **KV 用 fp8**，增加的才是空间：token 多一倍（[第 13 课](13_half_the_bytes.ipynb)）。
+# - **两个四卡副本**代替四个两卡副本：权重只放两份，不是四份。同样八块卡，问题就没有了。
 #
-# 买 GPU 之前，先数一数权重放了几份。
+# 所以买 GPU 之前，先数一数权重放了几份。
 #
 # ### 块大小
 #
@@ -640,17 +670,17 @@ head = ["块大小", "浪费的槽位", "命中", "TTFT p99，秒"]
 Table(head, rows, right=head)
 
 # %% [markdown] key="sizes_read" lang="en"
-# With prompts of thousands of tokens a block of 16 or of 128 makes no difference here, and with 128 the simulation has an eighth of the blocks to look up. With prompts of 200 tokens it would: try it with `Load(prompt_tokens=200, ...)`.
+# With prompts of thousands of tokens, blocks of 16 and of 128 give the same result here, and with 128 the simulation has an eighth of the blocks to look up. With prompts of 200 tokens the size would matter: try it with `Load(prompt_tokens=200, ...)`.
 #
 # ## The cheapest fleet
 #
-# `fewest` asks for one number of replicas after the other. Each question is a simulation of all the traffic, so it asks as few as it can, and tries the neighbours of its answer:
-# %% [markdown] key="sizes_read" lang="zh" src="1b0c1133"
-# 提示词有几千个 token，块大小是 16 还是 128，在这里没有差别，而用 128，模拟要查的块只有八分之一。提示词只有 200 个 token 时就不同了：用 `Load(prompt_tokens=200, ...)` 试试。
+# `fewest` tries one number of replicas after the other. Each try simulates all the traffic, so it tries as few as it can, and then the neighbours of its answer:
+# %% [markdown] key="sizes_read" lang="zh" src="6eb3fc1a"
+# 提示词有几千个 token 时，块大小是 16 还是 128，在这里没有差别，而用 128，模拟要查的块只有八分之一。提示词只有 200 个 token 时就不同了：用 `Load(prompt_tokens=200, ...)` 试试。
 #
 # ## 最便宜的集群
 #
-# `fewest` 一个接一个地问：这么多副本行不行？每问一次，就要把全部流量模拟一遍；所以它尽量少问，再把答案两旁的也试一下：
+# `fewest` 逐个尝试副本数。每试一次，就要把全部流量模拟一遍，所以它尽量少试，最后再试一下答案两旁的副本数：
 
 # %% key="cheapest" lang="en"
 from minikv.simulate.floor import ttft_floor
@@ -679,9 +709,9 @@ show(lines(waits, x="GPU 数", y="首 token 延迟的 p99，秒", log="y", level
 answers_table({f"{n} x {name}": one for name, tried in searches.items() for n, one in tried.items()}, "zh")
 
 # %% [markdown] key="cheapest_read" lang="en"
-# One B200 is a lesson in itself: the weights of 70B leave it hardly any room. So little is found again, and for much of the time a request waits for *blocks* alone. Two more cards, and three of them do what takes six H200.
-# And more replicas help less and less. The line of the floor says where that ends: a document that is in no cache yet must be computed, by one replica alone, however many there are.
-# (Exercise 17.4 is the search.)
+# Look at the single B200. The weights of 70B leave it hardly any room, so little is found again, and for much of the time a request waits for *blocks* alone. With two cards more, three B200 do what takes six H200.
+# More replicas help less and less. The line of the floor shows where that ends: a document that is in no cache yet has to be computed by one replica alone, however many there are.
+# (You write this search in exercise 17.4.)
 #
 # On the command line the same question is:
 #
@@ -689,15 +719,16 @@ answers_table({f"{n} x {name}": one for name, tried in searches.items() for n, o
 #         --think-seconds 20 --system-len 6144 --system-prompts 40 --hash-block 128 --seed 17 \
 #         --model llama-3.1-70b --gpu H200 --tp 2 --router prefix --block-size 128 --fewest --p99-ttft 2
 #
-# ## Break it
+# ## Prefill and decode on GPUs of their own
 #
-# ### Divide
+# A prefill waits for arithmetic and a decode for memory, and a long prefill makes every answer beside it stutter. In the table of the clock, a step of 64 decodes takes 37.0 ms, and 1,089.6 ms with a prefill of 8,192 tokens in it.
+# So some services give the two to different GPUs. This is **disaggregation** ([DistServe](https://arxiv.org/abs/2401.09670), and Mooncake, too). One replica computes the prompt, sends its K and V to another one, and that one decodes.
 #
-# The shortest plan is a division: the tokens that come in a second, divided by those that a replica computes in a second, rounded up. Let us divide:
-# %% [markdown] key="cheapest_read" lang="zh" src="0b1eaa04"
-# 单独一块 B200 就很说明问题：70B 的权重放进去，几乎不剩空间。所以命中很少，而且有很多时间，总有请求只是在等**块**。再加两块，三块卡就抵得上六块 H200。
-# 而且副本越多，再加的用处越小。图里的下限说明它止于何处：还不在任何缓存里的文档总得计算，副本再多，也只能由其中一个来算。
-# （练习 17.4 就是这种查找。）
+# The price is the move: bytes of a token times tokens, over the rate of the link. For a prompt of 7,168 tokens of Llama-3.1-70B that is $327{,}680 \cdot 7{,}168 = 2{,}348{,}810{,}240$ B. Is that much?
+# %% [markdown] key="cheapest_read" lang="zh" src="cc9fc14e"
+# 先看单独一块 B200。70B 的权重放进去，几乎不剩空间，所以命中很少，而且很多时间里，总有请求只是在等**块**。再加两块，三块 B200 就抵得上六块 H200。
+# 副本越多，再加的用处越小。图里的下限说明了极限在哪里。还不在任何缓存里的文档总得计算，副本再多，也只能由其中一个来算。
+# （练习 17.4 就是写这种查找。）
 #
 # 在命令行里，同样的问题写作：
 #
@@ -705,11 +736,71 @@ answers_table({f"{n} x {name}": one for name, tried in searches.items() for n, o
 #         --think-seconds 20 --system-len 6144 --system-prompts 40 --hash-block 128 --seed 17 \
 #         --model llama-3.1-70b --gpu H200 --tp 2 --router prefix --block-size 128 --fewest --p99-ttft 2
 #
+# ## 预填充和解码用不同的 GPU
+#
+# 预填充等算力，解码等显存；长的预填充还会让同一步里的其他回答都顿一下。例如在前面时钟的表里，64 条解码的一步是 37.0 毫秒，加上 8,192 个 token 的预填充，就变成 1,089.6 毫秒。
+# 所以有的服务把两者放到不同的 GPU 上，这叫**预填充与解码分离**（disaggregation，见 [DistServe](https://arxiv.org/abs/2401.09670)，Mooncake 也是这样做的）。一个副本算完提示词，把 K 和 V 发给另一个副本，由后者解码。
+#
+# 代价是要搬数据，时间等于每个 token 的字节数乘以 token 数，再除以链路速度。例如 Llama-3.1-70B 的 7,168 个 token 的提示词，就是 $327{,}680 \cdot 7{,}168 = 2{,}348{,}810{,}240$ 字节。这算多吗？
+
+# %% key="separate" lang="en"
+from minikv.plan import CacheSpec
+
+prompt, links = 7_168, {"NVLink, inside of a machine": 360, "network, 400 Gbit/s": 50, "network, 100 Gbit/s": 12.5}
+moved, latents = (CacheSpec.from_config(model).bytes_for(prompt) for model in ("Llama-3.1-70B", "DeepSeek-V3"))
+prefill, rows = clock.seconds(prefill=[(0, prompt)]), []
+for name, rate in links.items():
+    kv, latent = (num_bytes / (rate * 1e9) for num_bytes in (moved, latents))
+    rows.append((name, f"{rate:g}", f"{1e3 * kv:.1f}", f"{kv / prefill:.1%}", f"{1e3 * latent:.1f}"))
+head = ["link", "GB/s", "Llama-3.1-70B, ms", "of its prefill", "DeepSeek-V3, ms"]
+title = f"{moved:,} B and {latents:,} B; the prefill takes {1e3 * prefill:.1f} ms"
+Table(head, rows, title=title, right=head[1:])
+
+# %% key="separate" lang="zh"
+from minikv.plan import CacheSpec
+
+prompt, links = 7_168, {"机器内的 NVLink": 360, "400 Gbit/s 网络": 50, "100 Gbit/s 网络": 12.5}
+moved, latents = (CacheSpec.from_config(model).bytes_for(prompt) for model in ("Llama-3.1-70B", "DeepSeek-V3"))
+prefill, rows = clock.seconds(prefill=[(0, prompt)]), []
+for name, rate in links.items():
+    kv, latent = (num_bytes / (rate * 1e9) for num_bytes in (moved, latents))
+    rows.append((name, f"{rate:g}", f"{1e3 * kv:.1f}", f"{kv / prefill:.1%}", f"{1e3 * latent:.1f}"))
+head = ["链路", "GB/s", "Llama-3.1-70B，毫秒", "占预填充", "DeepSeek-V3，毫秒"]
+title = f"{moved:,} B 和 {latents:,} B；预填充要 {1e3 * prefill:.1f} 毫秒"
+Table(head, rows, title=title, right=head[1:])
+
+# %% [markdown] key="separate_read" lang="en"
+# At 50 GB/s the move takes 47 ms, 5 % of the 938 ms that the prefill takes. It is paid once for each prompt, and the stutter is gone for all answers. Over a network of 100 Gbit/s it is 188 ms, a fifth of the prefill. MLA's latents need 4.7 times fewer bytes, which is one more reason why models with latents are often served this way.
+#
+# What you pay besides:
+#
+# - **Both sides hold the weights.** You buy whole replicas of each kind, so a small fleet splits badly.
+# - **The ratio is fixed.** When prompts get longer, the prefill side is full while the decode side idles.
+# - **Each side has a cache of its own.** Prefixes are found on the prefill side, and the room for long answers is needed on the decode side.
+#
+# A cheaper remedy is chunked prefill: a step with 512 tokens of the prompt takes 65.1 ms instead of 1,080.8 ms ([lesson 11a](11a_continuous_batching.ipynb)). The simulator knows chunks, but not disaggregation.
+#
+# ## Break it
+#
+# ### Divide
+#
+# The shortest plan is a division: the tokens that arrive in a second, divided by those that a replica computes in a second, rounded up. Let us divide:
+# %% [markdown] key="separate_read" lang="zh" src="00d4e212"
+# 50 GB/s 时要 47 毫秒，是预填充所需 938 毫秒的 5%。每个提示词只付一次，而所有回答都不再停顿。走 100 Gbit/s 的网络要 188 毫秒，相当于预填充的五分之一。MLA 的潜在向量要搬的字节只有 1/4.7，所以存潜在向量的模型常常这样部署。
+#
+# 另外还要付出：
+#
+# - **两边都要放权重**。两种副本都得整个地买，所以小集群不好分。
+# - **比例是固定的**。提示词变长时，预填充那边已经满了，解码那边还闲着。
+# - **两边各有自己的缓存**。前缀在预填充那边命中，而长回答需要的空间在解码那边。
+#
+# 更便宜的办法是分块预填充，一步只算提示词的 512 个 token，用时 65.1 毫秒，而不是 1,080.8 毫秒（[第 11a 课](11a_continuous_batching.ipynb)）。本课的模拟器支持分块预填充，但不支持预填充与解码分离。
+#
 # ## 弄坏它
 #
-# ### 一除了之
+# ### 直接相除
 #
-# 最省事的规划是一次除法：每秒到来的 token，除以一个副本每秒能算的 token，向上取整。那就来除一除：
+# 最省事的规划是一次除法，用每秒到来的 token，除以一个副本每秒能算的 token，向上取整。那就来除一除：
 
 # %% key="divide" lang="en"
 import math
@@ -732,52 +823,52 @@ head = ["", "要计算，token/秒", "一个副本，token/秒", "商", "副本�
 Table(head, rows, right=["商"])
 
 # %% [markdown] key="divide_read" lang="en"
-# Far too many without the cache, and too few with it. The division knows no queue, no decode, and no replica that lacks what another has. It is a good first guess to begin a search with, and that is what `fewest` does with it.
+# The division gives far too many replicas without the cache, and too few with it. It leaves out queues, decodes, and the case that one replica lacks what another has. As a first guess it is fine, and `fewest` uses it to begin its search.
 #
 # ### The cache at any price
 #
-# One document, asked about once. Three seconds later everybody asks about it. Who has it? One replica.
-# %% [markdown] key="divide_read" lang="zh" src="e43897bb"
-# 不算缓存，多得太多；算上缓存，又不够。除法不知道有排队，不知道有解码，也不知道一个副本缺的东西在另一个副本上。拿它作查找的起点倒是不错，`fewest` 正是这样用的。
+# Suppose that one document was asked about once. Three seconds later all requests ask about it, and only one replica has it. What does a router do that looks at nothing but prefixes?
+# %% [markdown] key="divide_read" lang="zh" src="104a9379"
+# 不算缓存，结果多得太多；算上缓存，又不够。因为除法没有考虑排队和解码，也没有考虑一个副本缺的内容在另一个副本上。拿它作查找的起点倒是不错，`fewest` 正是这样用的。
 #
 # ### 不惜代价要命中
 #
-# 一份文档，先被问过一次。三秒之后，人人都来问它。谁有它？只有一个副本。
+# 假设一份文档先被问过一次，三秒之后，所有请求都来问它，而它只在一个副本上。如果路由器只看前缀，会怎样？
 
 # %% key="hot" lang="en"
-from minikv.course.lessons.l17.traffic import everybody_asks
+from minikv.course.lessons.l17.traffic import hot_document
 from minikv.simulate import PrefixAware
 
 asked_at_once = {}
 for bound in (1.25, 1e9):
-    outcome = simulate(everybody_asks(), pairs(router=PrefixAware(bound), replicas=3))
+    outcome = simulate(hot_document(), pairs(router=PrefixAware(bound), replicas=3))
     asked_at_once[f"bound = {bound:g}"] = outcome.answers()
     show(fleet_requests(outcome, "en"), caption=f"bound = {bound:g}")
 answers_table(asked_at_once, "en")
 
 # %% key="hot" lang="zh"
-from minikv.course.lessons.l17.traffic import everybody_asks
+from minikv.course.lessons.l17.traffic import hot_document
 from minikv.simulate import PrefixAware
 
 asked_at_once = {}
 for bound in (1.25, 1e9):
-    outcome = simulate(everybody_asks(), pairs(router=PrefixAware(bound), replicas=3))
+    outcome = simulate(hot_document(), pairs(router=PrefixAware(bound), replicas=3))
     asked_at_once[f"界限 = {bound:g}"] = outcome.answers()
     show(fleet_requests(outcome, "zh"), caption=f"界限 = {bound:g}")
 answers_table(asked_at_once, "zh")
 
 # %% [markdown] key="hot_read" lang="en"
-# Without the bound the hit rate is the best, and the wait the worst: two of the three replicas never get a request, so they never get the document either. Sixty requests queue at the third.
+# Without the bound the hit rate is the best and the wait the worst. Two of the three replicas never get a request, so they never get the document either, and sixty requests queue at the third.
 #
 # ### The clock
 #
-# Now turn the assumptions, one at a time, on the fleet that the first call found:
-# %% [markdown] key="hot_read" lang="zh" src="f83aea63"
-# 没有界限时，命中率最高，等待却最长：三个副本里有两个从来没有分到过请求，也就从来没有得到那份文档。六十个请求都排在剩下的那一个后面。
+# Now change the assumptions, one at a time, for the fleet that the first call found:
+# %% [markdown] key="hot_read" lang="zh" src="9df05721"
+# 没有界限时，命中率最高，等待却最长。三个副本里有两个从来没有分到过请求，也就从来没有得到那份文档，六十个请求都排在剩下的那一个后面。
 #
 # ### 时钟
 #
-# 现在对第一次调用找到的集群，把假设一个一个地改一改：
+# 现在对第一次调用找到的集群，把假设逐个改一改：
 
 # %% key="turn" lang="en"
 changes = {"compute_efficiency": 0.6 / 1.22, "bandwidth_efficiency": 0.6}
@@ -798,21 +889,21 @@ for name, value in changes.items():
 answers_table(turned, "zh")
 
 # %% [markdown] key="turn_read" lang="en"
-# In two of these cases the fleet that keeps 2 s keeps it no longer: if its arithmetic was taken for 22 % more than it is, and if its cards are joined by PCIe. Overhead and bandwidth hardly touch this TTFT; they touch the time per token. (Why 22? A real simulator was off by that much; see *In the wild*.)
+# In two of these cases the fleet no longer keeps its 2 s: if we took its arithmetic for 22 % more than it is, and if its cards are joined by PCIe. Overhead and bandwidth hardly change this TTFT, but they change the time per token. (Why 22 %? A real simulator was off by that much, see *In the wild*.)
 #
-# **Near the bend of the hockey stick a small error of the clock is a large one of the answer.** So do not plan there. And measure.
+# **Near the bend of the hockey stick, a small error of the clock is a large error of the answer.** So don't plan your fleet there, and measure.
 #
 # ### One real run
 #
-# Here is the tiny model on this machine's CPU: some steps to measure, then 24 requests at once. `calibrate` replaces the assumptions by what the steps took; then the same 24 requests once more, on paper:
-# %% [markdown] key="turn_read" lang="zh" src="c1630c99"
-# 原来守得住 2 秒的集群，有两种情况守不住了：算力被高估了 22%，或者卡与卡之间走的是 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。（为什么是 22？因为有一个真实的模拟器就差了这么多，见“实战现场”。）
+# Here is the tiny model on this machine's CPU: some steps to measure, then 24 requests at once. `calibrate` replaces the assumptions by what the steps took. Then the same 24 requests run once more, on paper:
+# %% [markdown] key="turn_read" lang="zh" src="e0181135"
+# 原来守得住 2 秒的集群，有两种情况守不住了，一是算力被高估了 22%，二是卡与卡之间走的是 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。（为什么是 22%？因为有一个真实的模拟器就差了这么多，见“实战现场”。）
 #
-# **在曲棍球杆的弯折处，时钟差一点，答案差很多**。所以不要把容量定在那里。还要去测。
+# **在曲棍球杆的弯折处，时钟差一点，答案差很多**。所以不要把容量定在那里，并且要实测。
 #
 # ### 一次真正的运行
 #
-# 下面是这台机器的 CPU 上的小模型：先跑几步来测量，再一次来 24 个请求。`calibrate` 用实测的步换掉假设；然后让同样的 24 个请求在纸上再来一遍：
+# 下面是这台机器的 CPU 上的小模型。先跑几步来测量，再同时来 24 个请求。`calibrate` 用实测的步换掉假设；然后让同样的 24 个请求在纸上再来一遍：
 
 # %% key="real" lang="en" tags="timing"
 from minikv.course.lessons.l17.real_run import run_on_cpu
@@ -847,32 +938,32 @@ line = f"{fitted.count} 个实测的步，误差：{errors}"
 Table(["", "步数", "TTFT p50，毫秒", "TTFT p99", "TPOT p50"], rows, lines=[line])
 
 # %% [markdown] key="leaves_out" lang="en"
-# The number of steps is the same, and not by luck: the decisions are made by the same code. Only the milliseconds are fitted, and they are as good as the measured steps are like those to come. (Where something else runs on the same machine they may be far off: then the second run was slower, or the first.)
-# On real hardware it is the same: rent one replica for an hour, and replace the assumptions by what it does.
+# The number of steps is the same, and not by luck, because the same code made the decisions. Only the milliseconds are fitted. They are as good as the measured steps are like those to come. (If another program runs on the machine they may be far off, because one of the two runs was slower.)
+# On real hardware you do the same: rent one replica for an hour, and replace the assumptions by what you measure.
 #
-# What this clock leaves out, whatever the numbers: the tokenizer and the network in front; experts that are not used equally often; a GPU that is slower when hot; failures; and users, who do not come as a Poisson process does, and go away when they have waited too long.
-# %% [markdown] key="leaves_out" lang="zh" src="ac38a955"
-# 步数相同，这不是碰巧：做决定的是同一份代码。拟合出来的只是毫秒数；测过的步与将来的步有多像，它就有多准。（机器上还有别的程序在跑的话，可能差得很远：两次运行的快慢本来就不同。）
-# 在真正的硬件上也一样：租一个副本，跑一个小时，用实测换掉假设。
+# Some things this clock leaves out, whatever the numbers: the tokenizer and the network in front, experts that are not used equally often, a GPU that slows down when hot, failures, and users, who don't arrive as a Poisson process does and go away when they have waited too long.
+# %% [markdown] key="leaves_out" lang="zh" src="20af1d5c"
+# 步数相同，这不是碰巧，因为做决定的是同一份代码。拟合出来的只有毫秒数；将来的步与测过的步有多像，它就有多准。（机器上如果还有其他程序在跑，可能差得很远，因为两次运行的快慢本来就不同。）
+# 在真正的硬件上也一样，租一个副本，跑一个小时，用实测换掉假设。
 #
 # 不论数字怎么取，这个时钟都漏掉了这些：前面的分词器和网络；使用并不均匀的专家；发热就变慢的 GPU；故障；还有用户，他们不会像泊松过程那样到来，等得太久还会走开。
 
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - A step takes what its bytes or its arithmetic take, whichever is longer, and then the link and the overhead. 64 decodes cost 37.0 ms where one costs 20.4 ms; a prefill of 8,192 tokens costs 1,081 ms.
+# - TTFT is the wait in the queue plus the steps of the prefill. A step takes the longer of arithmetic and memory, then link and overhead: 64 decodes take 37.0 ms where one takes 20.4 ms, and a prefill of 8,192 tokens takes 1,081 ms.
 # - One pass over the trace gives the hit rate of an LRU pool of every size. Here 84.8 % can be found, and one replica's 2,966 blocks find nearly all of it.
-# - The mean wait grows as $\rho / (1 - \rho)$: from half busy to 95 % busy it is 19 times as long. Percentiles have to be taken of all requests.
-# - The same six H200 have a p99 of 3.57 s with round-robin and of 1.78 s with a router that knows prefixes and has a bound.
-# - Decisions and counts of such a simulation can be believed. Its seconds depend on assumptions: where the arithmetic was taken for 22 % more than it is, 1.78 s become 2.87 s.
-# %% [markdown] key="recap" lang="zh" src="142ad8f6"
+# - The mean wait grows as $\rho / (1 - \rho)$: at 95 % busy it is 19 times as long as at 50 %. Percentiles have to be taken of all requests.
+# - The same six H200 have a p99 of 3.57 s with round-robin, and of 1.78 s with a router that looks for prefixes within a bound.
+# - You can believe the decisions and counts of such a simulation. Its seconds depend on assumptions: where the arithmetic was taken for 22 % more than it is, 1.78 s become 2.87 s.
+# %% [markdown] key="recap" lang="zh" src="fcba4ad9"
 # ## 本课小结
 #
-# - 一步的时间取决于访存和计算中较长的那个，再加上链路和固定开销。64 条解码要 37.0 毫秒，一条要 20.4 毫秒；预填充 8,192 个 token 要 1,081 毫秒。
+# - TTFT 等于排队的时间加上预填充的各步。一步的时间取计算和访存中较长的那个，再加上链路和固定开销。64 条解码要 37.0 毫秒，一条要 20.4 毫秒；预填充 8,192 个 token 要 1,081 毫秒。
 # - 把轨迹走一遍，就能得到 LRU 块池在每种大小下的命中率。这里最多能命中 84.8%，一个副本的 2,966 个块几乎全都能命中。
-# - 平均等待按 $\rho / (1 - \rho)$ 增长：利用率从 50% 升到 95%，等待变成 19 倍。分位数必须对全体请求来求。
-# - 同样六块 H200，用 round-robin 时 p99 是 3.57 秒；换成看前缀、又有界限的路由器，就是 1.78 秒。
-# - 模拟中的决定和计数可以相信，秒数则取决于假设：算力高估了 22%，1.78 秒就会变成 2.87 秒。
+# - 平均等待按 $\rho / (1 - \rho)$ 增长，利用率 95% 时的等待是 50% 时的 19 倍。分位数必须对全体请求来求。
+# - 同样六块 H200，用 round-robin 时 p99 是 3.57 秒；换成在界限以内看前缀的路由器，就是 1.78 秒。
+# - 模拟中的决定和计数可以相信，秒数则取决于假设，例如算力高估了 22%，1.78 秒就会变成 2.87 秒。
 
 # %% [markdown] key="check" lang="en"
 # ## Check yourself
@@ -898,6 +989,44 @@ explain("why_all_requests")
 # %% key="explain_clock"
 explain("what_to_believe")
 
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# In the exercise notebook you write the parts of such a planner:
+#
+# 1. `lru_hits`: the blocks that an LRU cache finds, at every capacity.
+# 2. `ttft_percentiles`: the time to first token with its wait, p50, p90 and p99 of a fleet.
+# 3. `choose`: the router, with its bound.
+# 4. `fewest_replicas`: the cheapest fleet, with few tries.
+# %% [markdown] key="exercises" lang="zh" src="3c4b8024"
+# ## 练习
+#
+# 在练习 notebook 里，你要写出这样一个规划工具的各个部分：
+#
+# 1. `lru_hits`：一个 LRU 缓存在每种容量下能找到多少块。
+# 2. `ttft_percentiles`：带排队的首 token 延迟，求整个集群的 p50、p90、p99。
+# 3. `choose`：路由器，带界限。
+# 4. `fewest_replicas`：用尽量少的尝试，找到最便宜的集群。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | a hit rate far below what you hoped for | `hit_rates(trace, [None])`: no cache finds what isn't in the trace. If that is high, compare the routers: `sweep(trace, make, router=[...])` |
+# | p99 does not fall, however many replicas | `minikv.simulate.floor.ttft_floor(trace, fleet)`: no number of replicas gets below it. Only a faster replica (a larger `tp`, another card) or shorter prompts can |
+# | requests wait, and the GPUs are not full of work | `answers.blocked`: a large share of time means that blocks are missing. `kv_dtype="fp8"`, a larger `tp`, or `minikv plan` |
+# | one more replica makes p99 worse | `found.steady` is False: too few requests decide. Take a longer trace; p99 of 400 requests rests on four of them |
+# %% [markdown] key="stuck" lang="zh" src="114c9276"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 命中率远低于预期 | `hit_rates(trace, [None])`：轨迹里没有的重复，什么缓存都找不到。如果它很高，就比较各种路由：`sweep(trace, make, router=[...])` |
+# | 副本再多，p99 也不降 | `minikv.simulate.floor.ttft_floor(trace, fleet)`：副本再多也低不过它。要降，只能靠更快的副本（更大的 `tp`、别的卡），或更短的提示词 |
+# | 请求在等，GPU 却没有满负荷 | 看 `answers.blocked`：占的时间多，就是缺块。用 `kv_dtype="fp8"`、更大的 `tp`，或 `minikv plan` |
+# | 多一个副本，p99 反而变差 | `found.steady` 是 False：决定结果的请求太少。换更长的轨迹；400 个请求的 p99 只取决于其中四个 |
+
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
@@ -913,47 +1042,9 @@ explain("what_to_believe")
 # - [text-generation-inference #439](https://github.com/huggingface/text-generation-inference/issues/439)：2023 年 6 月，一位用户想知道一万个用户需要什么硬件，而“流量”一节说明，这还算不上负载。2025 年 9 月，[llm-optimizer #17](https://github.com/bentoml/llm-optimizer/issues/17) 想在没有硬件的情况下估算，得到的回答是：要准，就得有真正的硬件。
 # - [agentic-coding-harness-benchmarks #32](https://github.com/aarora79/agentic-coding-harness-benchmarks/pull/32)：2026 年 7 月，一份仪表盘上，同时到来的请求越多，TTFT 反而越低，因为那是平均值。[inference-sim #1510](https://github.com/inference-sim/inference-sim/issues/1510) 则漏掉了解码之前的排队；见“分位数”一节。
 # - [vLLM #52463](https://github.com/vllm-project/vllm/issues/52463)：2026 年 8 月，改用轮转来打破平局之后，一段对话的每一轮都落到另一个 rank 上，错过自己的前缀。[SGLang #31170](https://github.com/sgl-project/sglang/pull/31170) 在真实的 GPU 上测了 p99 TTFT：轮流是 27.5 秒，按负载是 31.7 秒，按前缀是 6.8 秒；见“请求往哪里去”一节。
-# - [llm-d-autoscaling #1499](https://github.com/llm-d/llm-d-autoscaling/issues/1499)：2026 年 7 月，有一个脚本的提案，用请求速率除以一个副本的能力。文中说明结果只是下界，“一除了之”一节说明了原因。
+# - [llm-d-autoscaling #1499](https://github.com/llm-d/llm-d-autoscaling/issues/1499)：2026 年 7 月，有一个脚本的提案，用请求速率除以一个副本的能力。文中说明结果只是下界，“直接相除”一节说明了原因。
 # - [prime-rl #3255](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255)：2026 年 8 月，一个没有界限的路由器把会话钉在一个已经满了的引擎上。它的命中率从 98% 掉到 5%，生成速度只剩四分之一，另外三个引擎却闲着；见“不惜代价要命中”一节。
-# - [inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)：2026 年 3 月，一个模拟器与真实 vLLM 的十六次运行对照。负载不高时，吞吐量的误差在 2.5% 以内；但在容量高估了 22% 的那一组，它许诺 64 毫秒出第一个 token，实际要 120 秒。而且它的 TTFT 几乎处处短了 17% 到 56%，因为它的两步之间不花时间（[#482](https://github.com/inference-sim/inference-sim/issues/482)）。
-
-# %% [markdown] key="exercises" lang="en"
-# ## Exercises
-#
-# The exercise notebook asks for the parts of such a planner:
-#
-# 1. `lru_hits`: the blocks that an LRU cache finds, at every capacity.
-# 2. `ttft_percentiles`: the time to first token with its wait, p50, p90 and p99 of a fleet.
-# 3. `choose`: the router, with its bound.
-# 4. `fewest_replicas`: the cheapest fleet, with few questions.
-# %% [markdown] key="exercises" lang="zh" src="ccf2407f"
-# ## 练习
-#
-# 练习 notebook 要你写出这样一个规划工具的各个部分：
-#
-# 1. `lru_hits`：一个 LRU 缓存在每种容量下能找到多少块。
-# 2. `ttft_percentiles`：带排队的首 token 延迟，求整个集群的 p50、p90、p99。
-# 3. `choose`：路由器，带界限。
-# 4. `fewest_replicas`：用尽量少的提问，找到最便宜的集群。
-
-# %% [markdown] key="stuck" lang="en"
-# ## If you are stuck
-#
-# | symptom | the command that decides |
-# |---|---|
-# | a hit rate far below what was hoped for | `hit_rates(trace, [None])`: what is not in the trace no cache finds. If that is high, compare the routers: `sweep(trace, make, router=[...])` |
-# | p99 does not fall, however many replicas | `minikv.simulate.floor.ttft_floor(trace, fleet)`: what no number of replicas can beat. Only a faster replica (a larger `tp`, another card) or shorter prompts can |
-# | everybody waits, and the GPUs are not full of work | `answers.blocked`: a large share of time means that blocks are missing. `kv_dtype="fp8"`, a larger `tp`, or `minikv plan` |
-# | one more replica makes p99 worse | `found.steady` is False: too few requests decide. A longer trace; p99 of 400 requests rests on four of them |
-# %% [markdown] key="stuck" lang="zh" src="87e00220"
-# ## 卡住了怎么办
-#
-# | 现象 | 用哪条命令判断 |
-# |---|---|
-# | 命中率远低于预期 | `hit_rates(trace, [None])`：轨迹里没有的重复，什么缓存都找不到。如果它很高，就比较各种路由：`sweep(trace, make, router=[...])` |
-# | 副本再多，p99 也不降 | `minikv.simulate.floor.ttft_floor(trace, fleet)`：副本再多也低不过它。要降，只能靠更快的副本（更大的 `tp`、别的卡），或更短的提示词 |
-# | 人人都在等，GPU 却没有满负荷 | 看 `answers.blocked`：占的时间多，就是缺块。用 `kv_dtype="fp8"`、更大的 `tp`，或 `minikv plan` |
-# | 多一个副本，p99 反而变差 | `found.steady` 是 False：决定结果的请求太少。换更长的轨迹；400 个请求的 p99 只取决于其中四个 |
+# - [inference-sim #480](https://github.com/inference-sim/inference-sim/pull/480)：2026 年 3 月，一个模拟器与真实 vLLM 的十六次运行对照。负载不高时，吞吐量的误差在 2.5% 以内；但在容量高估了 22% 的那一组，它预计第一个 token 要 64 毫秒，实际要 120 秒。而且它的 TTFT 几乎处处短了 17% 到 56%，因为它的两步之间不花时间（[#482](https://github.com/inference-sim/inference-sim/issues/482)）。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
@@ -964,4 +1055,4 @@ explain("what_to_believe")
 # ## 下一课
 #
 # 你在纸上规划了一个集群，也知道该先核对其中哪些数字。
-# [第 18 课](18_capstone.ipynb)是最后一课：一份负载，一份预算，加上学过的一切，就在你自己的机器上。
+# [第 18 课](18_capstone.ipynb)是最后一课。一份负载，一份预算，加上学过的一切，就在你自己的机器上。

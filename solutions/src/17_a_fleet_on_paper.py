@@ -6,25 +6,25 @@
 # %% [markdown] key="lru_task" lang="en"
 # ## 17.1 LRU, all sizes at once
 #
-# `requests` are prompts, one after the other, each a list of the blocks that it consists of (numbers; no block twice in a prompt). A cache holds some number of blocks, its capacity. For each request
+# `requests` are prompts that come one after the other. Each is a list of the blocks that it consists of (numbers, and no block twice in a prompt). A cache holds some number of blocks, its capacity. Each request
 #
-# - it **finds** the blocks of the prompt from the first on, up to the first that is not in the cache. What lies behind that one does not count, whether it is there or not.
-# - then it uses all blocks of the prompt, from the first to the last: those that were missing come in. Whenever there are more than the capacity, the block that was used longest ago goes.
+# - first **finds** blocks of its prompt, from the first on, up to the first that is not in the cache. The blocks behind that one don't count, even if they are there.
+# - then uses all blocks of its prompt, from the first to the last. Those that were missing come in. Whenever there are more than the capacity, the block that was used longest ago goes.
 #
 # Return how many blocks were found altogether, for each of `capacities` (ascending), as a list.
 #
-# You may simulate each capacity alone. But one list of all blocks, the one used last in front, answers for all of them in one pass.
-# %% [markdown] key="lru_task" lang="zh" src="39ab2600"
+# You may simulate each capacity alone. But one list of all blocks, with the one used last in front, answers for all of them in one pass.
+# %% [markdown] key="lru_task" lang="zh" src="dd7307e3"
 # ## 17.1 LRU：所有大小一次算完
 #
 # `requests` 是依次到来的提示词，每个是它所含的块的列表（块用编号表示，一个提示词里没有重复的块）。缓存最多装若干个块，即容量。对每个请求：
 #
-# - 从提示词的第一个块起逐个**查找**，到第一个不在缓存里的块为止。它后面的，不管在不在，都不算。
-# - 然后从第一个到最后一个，使用提示词的所有块：缺的放进来。一旦超过容量，最久以前用过的块就离开。
+# - 先从提示词的第一个块起逐个**查找**，到第一个不在缓存里的块为止。它后面的块，即使在缓存里也不算。
+# - 然后从第一个到最后一个，使用提示词的所有块，缺的放进来。一旦超过容量，就淘汰最久以前用过的块。
 #
 # 对 `capacities`（升序）中的每个容量，返回一共找到多少个块，放在列表里。
 #
-# 可以对每个容量各模拟一遍。不过，只要一个列表，装着所有的块，最近用过的在最前，走一遍就能回答所有的容量。
+# 可以对每个容量各模拟一遍。不过，用一个列表记下所有的块，最近用过的在最前，走一遍就能回答所有的容量。
 
 # %% key="lru_stub"
 def lru_hits(requests: list[list[int]], capacities: list[int]) -> list[int]:
@@ -49,11 +49,11 @@ check("17.1", lru_hits)
 
 # %% [markdown] key="lru_why" lang="en"
 # ### BEGIN SOLUTION
-# A search through a list takes longer the more blocks there are. The package counts the same distances for 300,000 uses in a fraction of a second, with a sort (`minikv.simulate.stack_distance`).
+# Searching through a list takes longer the more blocks there are. The package counts the same distances with a sort, for 300,000 uses in a fraction of a second (`minikv.simulate.stack_distance`).
 #
-# An engine uses the blocks of a prompt in the other order: when a sequence ends, its last block is freed first, so that it is evicted first. Then a hole never lies in front of a block that is there, and the same capacity finds more.
+# An engine uses the blocks of a prompt in the other order. When a sequence ends, its last block is freed first, so that it is evicted first. Then no hole lies in front of a block that is still there, and the same capacity finds more.
 # ### END SOLUTION
-# %% [markdown] key="lru_why" lang="zh" src="62392cae"
+# %% [markdown] key="lru_why" lang="zh" src="d27227d1"
 # ### BEGIN SOLUTION
 # 块越多，在列表里查找就越慢。本包用排序来数同样的距离，三十万次使用只要零点几秒（`minikv.simulate.stack_distance`）。
 #
@@ -63,12 +63,12 @@ check("17.1", lru_hits)
 # %% [markdown] key="ttft_task" lang="en"
 # ## 17.2 The time to first token of a fleet
 #
-# Each replica computes one prompt at a time, in the order in which they come. `arrivals[r]` are the times at which the requests of replica `r` come (ascending, in seconds), `prefills[r]` how long each of their prefills takes.
-# A prefill begins when its request has come and the one before it is done; at its end the first token is there.
+# Each replica computes one prompt at a time, in the order in which they arrive. `arrivals[r]` are the times at which the requests of replica `r` arrive (ascending, in seconds), and `prefills[r]` how long each of their prefills takes.
+# A prefill begins when its request has arrived and the one before it is done. At its end the first token is there.
 #
 # Return p50, p90 and p99 of the time to first token, of all requests of the fleet, as a tuple.
-# A percentile between two values is interpolated, as `numpy.percentile` does: of `n` sorted values percentile `p` stands at place `p / 100 * (n - 1)`, counted from 0.
-# %% [markdown] key="ttft_task" lang="zh" src="e5ee36ab"
+# A percentile between two values is interpolated, as `numpy.percentile` does: of `n` sorted values, percentile `p` stands at place `p / 100 * (n - 1)`, counted from 0.
+# %% [markdown] key="ttft_task" lang="zh" src="e58b42ac"
 # ## 17.2 一个集群的首 token 延迟
 #
 # 每个副本一次算一个提示词，按到来的次序。`arrivals[r]` 是副本 `r` 的请求到来的时刻（升序，单位秒），`prefills[r]` 是每个请求的预填充要多久。
@@ -105,19 +105,19 @@ check("17.2", ttft_percentiles)
 # %% [markdown] key="choose_task" lang="en"
 # ## 17.3 The router
 #
-# A request comes, with a prompt of `prompt` blocks. Of replica `r` you know
+# A request arrives, with a prompt of `prompt` blocks. Of replica `r` you know
 #
 # - `cached[r]`: how many of these blocks it has
 # - `load[r]`: how many blocks it still has to compute, of all requests that were sent there
 #
 # Return the number of the replica that gets the request:
 #
-# 1. Leave out every replica whose load is more than `bound` times the mean load, and `prompt` on top.
-# 2. Of the others take the one that has most of the prompt.
-# 3. Of equals the one with the smallest load; of these the one with the lowest number.
+# 1. Leave out every replica whose load is more than `bound` times the mean load plus `prompt`.
+# 2. Of the others, take the one that has most of the prompt.
+# 3. Of equals, take the one with the smallest load, and of these the one with the lowest number.
 #
-# The check asks about single moments of such a fleet. The cell below it sends whole traffics through it, and sets your router beside two others: it must find more than round-robin, and make people wait less than the least-loaded rule.
-# %% [markdown] key="choose_task" lang="zh" src="eb19abf0"
+# The check asks about single moments of such a fleet. The cell below it sends whole traffics through the fleet and compares your router with two others: it must find more than round-robin, and its requests must wait less than with the least-loaded rule.
+# %% [markdown] key="choose_task" lang="zh" src="c6db0ff6"
 # ## 17.3 路由器
 #
 # 来了一个请求，提示词有 `prompt` 个块。对副本 `r`，你知道：
@@ -127,11 +127,11 @@ check("17.2", ttft_percentiles)
 #
 # 返回接收这个请求的副本编号：
 #
-# 1. 负载超过平均负载的 `bound` 倍、再加 `prompt` 的副本，一律排除。
+# 1. 负载超过平均负载的 `bound` 倍再加 `prompt` 的副本，一律排除。
 # 2. 其余的里面，取提示词命中最多的。
 # 3. 相同时取负载最小的；还相同，取编号最小的。
 #
-# 检查问的是这样一个集群的一个个瞬间。下面的单元格则让整批流量经过它，把你的路由器与另外两种放在一起比：命中要比轮流的多，等待要比选负载最小的短。
+# 检查只问这样一个集群在某个瞬间的选择。下面的单元格则让整批流量经过它，把你的路由器与另外两种作比较：命中要比轮流的多，等待要比选负载最小的短。
 
 # %% key="choose_stub"
 def choose(cached: list[int], load: list[int], prompt: int, bound: float) -> int:
@@ -167,9 +167,9 @@ for name, found in compare_routers(choose).items():
 #
 # `ask(replicas)` simulates a fleet of so many replicas and returns the percentiles of its time to first token, `{"p50": ..., "p99": ...}` in seconds. More replicas are never slower.
 #
-# Return the smallest number of replicas, from 1 to `most`, with which p99 is at most `bound`; `None` if there is none.
-# Each question is a simulation of a whole day, so ask few: no more than twice the binary logarithm of `most`, and two. And do not ask for fleets below 1 or above `most`.
-# %% [markdown] key="fewest_task" lang="zh" src="37ddb986"
+# Return the smallest number of replicas, from 1 to `most`, with which p99 is at most `bound`, or `None` if there is none.
+# Each call simulates a whole day, so call it seldom: at most twice the binary logarithm of `most`, and two more. Don't ask for fleets below 1 or above `most`.
+# %% [markdown] key="fewest_task" lang="zh" src="571f03a6"
 # ## 17.4 最便宜的集群
 #
 # `ask(replicas)` 模拟一个有这么多副本的集群，返回首 token 延迟的分位数 `{"p50": ..., "p99": ...}`，单位秒。副本更多，决不会更慢。
@@ -199,11 +199,11 @@ check("17.4", fewest_replicas)
 
 # %% [markdown] key="fewest_why" lang="en"
 # ### BEGIN SOLUTION
-# Doubling first, and not halving from `most` at once, because a small fleet is simulated faster than a large one, and the answer is mostly small.
+# We double first, instead of halving from `most` at once, because a small fleet is simulated faster than a large one, and the answer is mostly small.
 #
-# "Never slower" is a promise of this exercise. A real p99 of a few hundred requests may rise by chance when a replica is added: the package's `fewest` therefore tries one more, and says in `steady` whether the promise holds there, too.
+# "Never slower" is a promise of this exercise. A real p99 of a few hundred requests may rise by chance when a replica is added. The package's `fewest` therefore tries one more, and says in `steady` whether the promise holds there, too.
 # ### END SOLUTION
-# %% [markdown] key="fewest_why" lang="zh" src="fee16828"
+# %% [markdown] key="fewest_why" lang="zh" src="2d678f67"
 # ### BEGIN SOLUTION
 # 先加倍，而不是一开始就从 `most` 对半查找：小集群模拟得快，而答案多半很小。
 #

@@ -12,7 +12,7 @@ from minikv.course.lessons.l17.fewest_replicas import fewest_replicas
 from minikv.course.lessons.l17.lru_hits import LRU, hits_by_age, lru_hits
 from minikv.course.lessons.l17.router import choose
 from minikv.course.lessons.l17.shown import answers_table
-from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, everybody_asks, md1_wait, one_at_a_time
+from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, hot_document, md1_wait, one_at_a_time
 from minikv.errors import MiniKVError
 from minikv.simulate import (
     Fleet,
@@ -150,7 +150,7 @@ def test_memory_that_is_left_decides_and_a_second_tier_gives_no_room():
 
 
 def test_without_a_bound_everybody_goes_to_the_one_replica_that_has_it():
-    trace, found = everybody_asks(), {}
+    trace, found = hot_document(), {}
     for bound in (1.25, 1e9):
         outcome = simulate(trace, PAIRS(router=PrefixAware(bound), replicas=3))
         found[bound] = (np.bincount(outcome.replica, minlength=3), outcome.answers())
@@ -178,7 +178,7 @@ def test_one_card_does_not_hold_the_model():
 
 @lru_cache
 def asked(bound: float = 1.25, replicas: int = 3):
-    return simulate(everybody_asks(), PAIRS(router=PrefixAware(bound), replicas=replicas))
+    return simulate(hot_document(), PAIRS(router=PrefixAware(bound), replicas=replicas))
 
 
 @pytest.mark.parametrize(("bound", "replicas"), [(1.25, 3), (1e9, 3), (1.25, 2)])

@@ -40,7 +40,8 @@ LESSON = Lesson(
                 "answer": HASH_BLOCK * rng.randint(8, 24),
             },
             how="100 * (1 - ({system} + {turns} * {message} + ({turns} - 1) * {answer})"
-            " / sum({system} + k * {message} + (k - 1) * {answer} for k in range(1, {turns} + 1)))",
+            " / ({turns} * {system} + {turns} * ({turns} + 1) / 2 * {message}"
+            " + {turns} * ({turns} - 1) / 2 * {answer}))",
             unit="percent",
             answer=_session_share,
             tolerance=1.1,

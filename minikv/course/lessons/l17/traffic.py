@@ -48,9 +48,9 @@ def one_at_a_time(
     return simulate(Trace("one at a time", tuple(requests)), alone), service
 
 
-def everybody_asks(*, num_requests: int = 200, rate: float = 24.0) -> Trace:
+def hot_document(*, num_requests: int = 200, rate: float = 24.0) -> Trace:
     """Return requests about one document: one comes first and the others 3 s later, at ``rate`` a second."""
     load = replace(BUSY, num_requests=num_requests, rate=rate, turns=1, system_prompts=1)
     requests = load.trace().requests
     later = tuple(replace(each, arrival=each.arrival + 3) for each in requests[1:])
-    return Trace("everybody asks", (requests[0], *later), BUSY.hash_block)
+    return Trace("a hot document", (requests[0], *later), BUSY.hash_block)
