@@ -77,7 +77,7 @@ def grown_bytes(before: list[torch.Tensor], after: list[torch.Tensor]) -> int:
 check("16.2", grown_bytes)
 
 # %% [markdown] key="holders_task" lang="en"
-# ## 16.3 Who holds it?
+# ## 16.3 Which names hold it?
 #
 # `namespace` is a dict of names, like the one behind your notebook.
 # `target` is a tensor whose memory will not go away.
@@ -87,8 +87,8 @@ check("16.2", grown_bytes)
 # A view keeps the memory, a copy does not.
 #
 # In the counterexample the tensors stand as words: `"same"` is the target, `"head"` and `"tail"` are views of it, `"copy"` and `"other"` lie elsewhere.
-# %% [markdown] key="holders_task" lang="zh" src="d536494a"
-# ## 16.3 谁占着它？
+# %% [markdown] key="holders_task" lang="zh" src="2d2dcf8b"
+# ## 16.3 哪些名字占着它？
 #
 # `namespace` 是名字到对象的 dict，你的 notebook 背后就有这样一个。
 # `target` 是一个张量，它的内存一直释放不掉。
@@ -154,7 +154,7 @@ def fitting_batch(config: dict, free_mib: int, num_tokens: int) -> int:
 check("16.4", fitting_batch)
 
 # %% [markdown] key="pins_task" lang="en"
-# ## 16.5 Whom to ask first
+# ## 16.5 Which name to let go first
 #
 # `segments` is a map of the allocator: each segment is a list of blocks, each block a pair `(size, holders)`.
 # `holders` are the names that keep the block; a block without holders is free.
@@ -162,24 +162,24 @@ check("16.4", fitting_batch)
 # You may let one name go. Which one lets `empty_cache()` give back the most?
 # Remember that a segment goes back whole or not at all.
 # Of several that give back the same, return the first in alphabetical order; if no single name helps, return `None`.
-# %% [markdown] key="pins_task" lang="zh" src="b1a62c76"
-# ## 16.5 先放掉谁
+# %% [markdown] key="pins_task" lang="zh" src="f305401e"
+# ## 16.5 先放掉哪个名字
 #
 # `segments` 是分配器的一张地图：每个段是块的列表，每个块是一对 `(size, holders)`。
 # `holders` 是占住这个块的名字；没有持有者的块是空闲的。
 #
-# 只能放掉一个名字。放掉谁，`empty_cache()` 归还得最多？
+# 只能放掉一个名字。放掉哪一个，`empty_cache()` 归还得最多？
 # 别忘了，一个段要么整个归还，要么一点也不还。
-# 如果有几个名字一样多，返回按字母顺序的第一个；如果单放掉谁都没有用，返回 `None`。
+# 如果有几个名字一样多，返回按字母顺序的第一个；如果单放掉哪一个都没有用，返回 `None`。
 
 # %% key="pins_stub"
 def pins_most(segments: list[list[tuple]]) -> str | None:
     ### BEGIN SOLUTION
     gains = {}
     for blocks in segments:
-        everybody = {name for _, holders in blocks for name in holders}
-        if len(everybody) == 1:
-            name = everybody.pop()
+        names = {name for _, holders in blocks for name in holders}
+        if len(names) == 1:
+            name = names.pop()
             gains[name] = gains.get(name, 0) + sum(size for size, _ in blocks)
     return min(gains, key=lambda name: (-gains[name], name)) if gains else None
     ### END SOLUTION

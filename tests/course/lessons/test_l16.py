@@ -8,8 +8,6 @@ import torch
 from minikv.course.check import run_check
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
-from minikv.course.lessons.l16 import SMALL
-from minikv.course.lessons.l16.evidence import left_reserved
 from minikv.memory import AllocatorSettings, CachingAllocator
 from minikv.plan import CacheSpec
 from minikv.units import MIB
@@ -247,9 +245,7 @@ def test_an_answer_that_is_right_on_some_inputs_fails(exercise, shortcut, seed):
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
 def test_prediction(prediction):
-    assert_prediction(
-        prediction, "16", {"CacheSpec": CacheSpec, "SMALL": SMALL, "left_reserved": left_reserved}
-    )
+    assert_prediction(prediction, "16")
 
 
 @pytest.mark.parametrize("key", LESSON.questions)

@@ -1,5 +1,7 @@
 """Lesson 16: what holds the memory after ``generate()``, and which figure shows it."""
 
+import random
+
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l16.evidence import GROWN, HOLDERS, left_reserved
 from minikv.course.lessons.l16.fitting_batch import BATCH
@@ -23,6 +25,13 @@ SMALL = {
 }
 
 
+def _draw_survivors(rng: random.Random) -> dict[str, object]:
+    """Draw tensors that share segments, and live ones so far apart that no two are in one segment."""
+    size = rng.choice([4, 5])
+    step = 20 // size * rng.randint(2, 4)
+    return {"size": size, "count": step * rng.randint(3, 7), "step": step}
+
+
 LESSON = Lesson(
     exercises=(SPLIT, GROWN, HOLDERS, BATCH, PINS),
     predictions=(
@@ -36,16 +45,16 @@ LESSON = Lesson(
         Prediction(
             "kept_by_output",
             lambda rng: {"prompt": rng.choice([10, 17, 25])},
-            how="CacheSpec.from_config(SMALL).bytes_for({prompt} + 8 - 1, batch=3)",
+            how="2 * 2 * 2 * 16 * 4 * 3 * ({prompt} + 8 - 1)",
             unit="bytes",
             answer=lambda prompt: CacheSpec.from_config(SMALL).bytes_for(prompt + 8 - 1, batch=3),
         ),
         Prediction(
             "left_reserved",
-            lambda rng: {"size": rng.choice([3, 4, 5]), "count": rng.choice([30, 40, 60])},
-            how="left_reserved([{size} * 2**20] * {count}, kept=[0]) / 2**20",
+            _draw_survivors,
+            how="{count} / {step} * 20",
             unit="MiB",
-            answer=lambda size, count: left_reserved([size * MIB] * count, kept=[0]) / MIB,
+            answer=lambda size, count, step: left_reserved([size * MIB] * count, range(0, count, step)) / MIB,
         ),
     ),
     questions=("who_is_left", "what_empty_cache_returns", "estimate_is_no_holder"),

@@ -33,8 +33,8 @@ def _live(blocks: list[tuple]) -> list[tuple]:
 
 
 def _sole_holders(blocks: list[tuple]) -> set[str]:
-    everybody = {name for _, holders in blocks for name in holders}
-    return everybody if len(everybody) == 1 else set()
+    all_names = {name for _, holders in blocks for name in holders}
+    return all_names if len(all_names) == 1 else set()
 
 
 def pins_most_bytes(segments):
@@ -76,10 +76,10 @@ def pins_most_segments(segments):
 
 def pins_free_already(segments):
     """Counts segments that no holder keeps for every holder."""
-    everybody = {name for blocks in segments for _, holders in blocks for name in holders}
+    all_names = {name for blocks in segments for _, holders in blocks for name in holders}
     return _best(
         segments,
-        lambda blocks: _sole_holders(blocks) if _live(blocks) else everybody,
+        lambda blocks: _sole_holders(blocks) if _live(blocks) else all_names,
         lambda blocks: sum(size for size, _ in blocks),
     )
 
