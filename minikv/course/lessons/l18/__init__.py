@@ -47,7 +47,7 @@ LESSON = Lesson(
                 "prompt": rng.randint(40, 130),
                 "new": rng.randint(20, 90),
             },
-            how="{blocks} // -(-({prompt} + {new} - 1) // 16)",
+            how="{blocks} // (({prompt} + {new} - 1 + 15) // 16)",
             unit="sequences",
             answer=lambda blocks, prompt, new: blocks // -(-(prompt + new - 1) // 16),
         ),
@@ -62,7 +62,7 @@ LESSON = Lesson(
         Prediction(
             "fewest_steps",
             lambda rng: {"new": rng.randint(30, 90), "drafts": rng.randint(2, 6)},
-            how="1 + -(-({new} - 1) // (1 + {drafts}))",
+            how="1 + ({new} - 1 + {drafts}) // (1 + {drafts})",
             unit="steps",
             answer=lambda new, drafts: fewest_steps(new, drafts),
         ),

@@ -72,13 +72,13 @@ def entered_for_now(running, waiting, num_blocks, block_size, seats):
 
 def entered_by_average(running, waiting, num_blocks, block_size, seats):
     """Divides the pool's blocks by those of an average request, a formula from a public issue."""
-    everybody = [*running, *waiting]
-    mean = sum(each["stored"] for each in everybody) // max(1, len(everybody))
+    all_of_them = [*running, *waiting]
+    mean = sum(each["stored"] for each in all_of_them) // max(1, len(all_of_them))
     most = num_blocks // max(1, mean // block_size)
     return max(0, min(len(waiting), min(most, seats) - len(running)))
 
 
-def entered_beside_who_runs(running, waiting, num_blocks, block_size, seats):
+def entered_beside_running(running, waiting, num_blocks, block_size, seats):
     """Counts new sequences at their longest and running ones only as they are now."""
     there = {block for each in running for block in each["blocks"]}
 
@@ -132,7 +132,7 @@ ENTER = Exercise(
     misconceptions=(
         Misconception("for_now", entered_for_now),
         Misconception("by_average", entered_by_average),
-        Misconception("who_runs_forgotten", entered_beside_who_runs),
+        Misconception("running_forgotten", entered_beside_running),
         Misconception("shared_each_time", partial(_enter, worst=_shared_each_time)),
         Misconception("one_token_more", partial(_enter, worst=_one_token_more)),
         Misconception("rounded_down", partial(_enter, worst=_rounded_down)),
