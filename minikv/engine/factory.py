@@ -34,7 +34,7 @@ from minikv.engine.ext.offload import Offload
 from minikv.engine.ext.states import States
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_choice, check_count
 from minikv.i18n import text
-from minikv.memory.stats import MemoryStats
+from minikv.memory.stats import MemoryStats, find_memory
 from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
 from minikv.models.adapter import Reads
 from minikv.models.cpu_modules import FasterModules, use_faster_modules
@@ -130,7 +130,7 @@ def open_model(
     model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int | Literal["auto"]
 ) -> tuple[Any, Any]:
     """Return (model, tokenizer) for the arguments of ``LLM``. Raises as ``load`` does; ``ArgumentError`` for no
-    decoder.
+    decoder and for a device whose memory cannot be read (mps).
 
     Warns where a GPU requires another dtype than that of the weights.
     """
@@ -146,6 +146,8 @@ def open_model(
         raise ArgumentError("llm_tokenizer", kind=type(tokenizer).__name__)
     if not callable(getattr(model, "can_generate", None)):
         raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
+    if model.device.type != "meta":
+        find_memory(model.device)
     if ranks_of(model) != ranks_wanted(tp):
         raise ArgumentError("parallel_model", tp=tp, ranks=ranks_of(model))
     return model, tokenizer

@@ -105,15 +105,21 @@ class MemoryStats:
 
 
 def find_memory(device: Any) -> torch.device:
-    """``device`` with its index, if its memory can be read here: a CPU, or a CUDA device that exists."""
+    """``device`` with its index, if its memory can be read here: a CPU, or a CUDA device that exists.
+
+    Raises ``ArgumentError`` for another one. Apple's GPU has a sentence of its own: mps has no float64, in which the
+    sampler draws, and torch does not say how much of its memory is free.
+    """
     try:
         found = torch.device(device)
         if found.type == "cuda" and found.index is None:
             found = torch.device("cuda", torch.cuda.current_device())
-    except (RuntimeError, TypeError, AssertionError):
+    except (RuntimeError, TypeError, ValueError, AssertionError):
         raise ArgumentError("arena_device", device=device) from None
     if found.type == "cpu":
         return torch.device("cpu")
+    if found.type == "mps":  # as good a device for torch, but not for us
+        raise ArgumentError("device_mps")
     if found.type != "cuda" or found.index >= torch.cuda.device_count():
         raise ArgumentError("arena_device", device=device)
     return found

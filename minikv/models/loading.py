@@ -22,7 +22,7 @@ from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, MiniKVErr
 from minikv.extras import require_engine
 from minikv.i18n import text
 from minikv.keywords import own_keywords
-from minikv.memory.arena import find_device
+from minikv.memory.stats import find_memory
 from minikv.models.sharding import rank_device, ranks_wanted, read_shard, start_ranks, together
 from minikv.models.sources import check_attention, check_folder, find_folder, reason_of
 from minikv.models.weight_headers import check_stored, stored_weights, wrong_shapes
@@ -116,7 +116,7 @@ def load(
 def _device(device: str | torch.device) -> torch.device:
     if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return find_device(device)
+    return find_memory(device)
 
 
 def _suit(stated: torch.dtype, device: torch.device) -> tuple[torch.dtype, tuple[str, dict[str, str]] | None]:

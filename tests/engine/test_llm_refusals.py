@@ -331,6 +331,12 @@ def test_an_end_that_the_model_cannot_draw_is_a_warning(monkeypatch):
     assert [each.filename.endswith("llm_world.py") for each in said] == [True], "the line that made the LLM"
 
 
+def test_apples_gpu_is_refused_before_anything_is_loaded():
+    with pytest.raises(ArgumentError) as caught:
+        LLM("no/such/folder", device="mps")
+    assert caught.value.code == "device_mps"
+
+
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_an_llm_is_not_copied(way):
     model = reference(LLAMA)

@@ -70,6 +70,15 @@ def test_json_has_the_same_figures():
     assert CUDA.as_dict() == {"device": "cuda:0", "nvml": None} | {n: getattr(CUDA, n) for n in FIGURES}
 
 
+@pytest.mark.parametrize("device", ["mps", "mps:0"])
+def test_apples_gpu_is_refused_by_name_with_the_way_out(device):
+    with pytest.raises(ArgumentError) as caught:
+        MemoryStats.read(device)
+    assert caught.value.code == "device_mps"
+    for lang in ("en", "zh"):
+        assert all(word in caught.value.text(lang) for word in ("Apple", "float64", 'device="cpu"'))
+
+
 @pytest.mark.parametrize("device", ["meta", "nonsense", "cuda:99", 7.5, None])
 def test_other_devices_are_refused(device):
     with pytest.raises(ArgumentError) as caught:
