@@ -79,6 +79,17 @@ def test_a_gguf_file_is_planned_as_llama_cpp_allocates_for_it(tmp_path):
     assert ask(model="Qwen3-0.6B", kv_dtype="q8_0")["state"]["kv_dtype"] is None
 
 
+def test_a_gguf_file_that_is_too_large_is_drawn_beyond_the_edge(tmp_path):
+    path = write(tmp_path / "small.gguf", tensors=TENSORS)
+    [name] = json.loads(calculator.add_gguf(str(path), "en")).values()
+    told = ask("en", model=name, kv_dtype="f16", gpu="T4", context=2048, batch=65536)
+    plan = plan_gguf(path, kv_dtype="f16", gpu="T4", context=2048, batch=65536)
+    bar = told["view"]["bar"]
+    assert told["view"]["error"]
+    assert bar["total"] - bar["over"]["limit"] == -plan.left_bytes > 0
+    assert bar["over"]["limit"] == plan.total_bytes
+
+
 def test_a_damaged_gguf_file_is_said(tmp_path):
     path = tmp_path / "a.gguf"
     path.write_bytes(b"GGUF")

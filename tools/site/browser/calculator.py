@@ -124,11 +124,13 @@ def _gguf(state: dict[str, Any], lang: str) -> dict[str, Any]:
 
 
 def _gguf_view(plan: GGUFPlan, lang: str) -> dict[str, Any]:
-    """The bar of ``plan``; where it does not fit, its sentences alone."""
-    drawn = nothing_stacked(lang)
-    if plan.fits:
-        name = plan.gpu.name if plan.gpu else ""
-        said = {"batch": plan.batch, "context": plan.context}
-        drawn = stacked(plan.parts(), "gguf.part_", lang, name=name, values=said)
+    """The bar of ``plan``, with what does not fit beyond the card's edge, and its sentences."""
+    name = plan.gpu.name if plan.gpu else ""
+    parts, aria = plan.parts(), "widgets.bar"
+    if not plan.fits:
+        del parts["left"]
+        aria = "widgets.bar_over"
+    said = {"batch": plan.batch, "context": plan.context}
+    drawn = stacked(parts, "gguf.part_", lang, name=name, aria=aria, values=said, limit=plan.total_bytes)
     status = " ".join(plan.shown(lang).lines[-2:-1])
     return {**drawn, "figures": [], "status": status, "error": not plan.fits}
