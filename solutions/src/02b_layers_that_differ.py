@@ -18,10 +18,10 @@
 # %% [markdown] key="e1" lang="en"
 # ## 02b.1 A batch with windows
 #
-# Bytes that a batch caches.
+# How many bytes does a batch cache?
 # `lengths` holds the tokens of each sequence; `windows` has one entry a layer, `None` for full attention, else the config's `sliding_window`, of which the layer keeps `window - 1` tokens.
 # `token_bytes` is the cost of one token in one layer, the same in all.
-# %% [markdown] key="e1" lang="zh" src="88b79ffa"
+# %% [markdown] key="e1" lang="zh" src="3d226b78"
 # ## 02b.1 带窗口的一批序列
 #
 # 一批序列缓存多少字节。
@@ -45,10 +45,10 @@ check("02b.1", bytes_for)
 # %% [markdown] key="e2" lang="en"
 # ## 02b.2 The exact inverse
 #
-# The most tokens that *one* sequence can have within `num_bytes`, in the layers of 02b.1.
+# How many tokens can *one* sequence have at most within `num_bytes`, in the layers of 02b.1?
 # Return `math.inf` where more tokens cost nothing more: every layer slides, and all windows fit.
 # The check tries byte counts just below, at and just above the cost of some length.
-# %% [markdown] key="e2" lang="zh" src="d5aa1bee"
+# %% [markdown] key="e2" lang="zh" src="a261ad76"
 # ## 02b.2 精确的反函数
 #
 # 各层与 02b.1 相同，**一条**序列在 `num_bytes` 之内最多能有多少个 token。
@@ -92,11 +92,11 @@ check("02b.2", max_tokens)
 # %% [markdown] key="e3" lang="en"
 # ## 02b.3 KV heads on one rank
 #
-# How many KV heads each of `tp` ranks keeps.
+# How many KV heads does each of `tp` ranks keep?
 # Ranks hold whole heads, all equally many.
 # With more ranks than heads, heads are copied.
 # Where `kv_heads` and `tp` divide neither way, raise `ValueError`: the check counts that as the right answer.
-# %% [markdown] key="e3" lang="zh" src="3a2b62dc"
+# %% [markdown] key="e3" lang="zh" src="601bf8d7"
 # ## 02b.3 每个 rank 的 KV 头数
 #
 # `tp` 个 rank，每个保存多少个 KV 头。
