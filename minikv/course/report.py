@@ -10,6 +10,8 @@ from minikv.course.compare import Mismatch, cut, mismatch, shown
 from minikv.course.exercise import Exercise, Refused
 from minikv.i18n import escape_controls, has_text, text
 
+BRIEF = 80  # characters of a value that an earlier hint has shown whole
+
 
 def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: int, lang: str) -> str:
     """The lines that ``check`` prints. ``name`` is the learner's name of the function."""
@@ -32,7 +34,7 @@ def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: 
     expected, got = (_in_words(value, keys, lang) for value in (verdict.expected, verdict.got))
     verdict = replace(verdict, expected=expected, got=got)
     lines = [say(verdict.kind, limit_s=exercise.limit_s, argument=verdict.argument, **head)]
-    lines += _table(verdict, say)
+    lines += _table(verdict, say, whole=hint == HINT_LEVELS[0])
     if verdict.kind == "raised" and verdict.error is not None:
         lines.append(_error(verdict, lang, say))
     if verdict.printed:
@@ -55,14 +57,24 @@ def hint_text(exercise: Exercise, verdict: Verdict, level: int, lang: str) -> st
     return text(f"lesson_{exercise.lesson}.{owner}.hint{level}", lang)
 
 
-def _table(verdict: Verdict, say) -> list[str]:
+def _table(verdict: Verdict, say, *, whole: bool) -> list[str]:
+    """The case, what was expected and what came; not ``whole``: long values cut, since the first hint showed them."""
     rows = [(name, shown(value)) for name, value in verdict.case.items()]
     if verdict.kind == "wrong":
         rows += [(say("expected"), _answer(verdict.expected, say)), (say("yours"), _answer(verdict.got, say))]
     width = max((_columns(name) for name, _ in rows), default=0)
-    return [
-        f"    {name}{' ' * (width - _columns(name))} = {_indent(value, width + 7)}" for name, value in rows
+    values = [value if whole else _begun(value) for _, value in rows]
+    lines = [
+        f"    {name}{' ' * (width - _columns(name))} = {_indent(value, width + 7)}"
+        for (name, _), value in zip(rows, values, strict=True)
     ]
+    return lines if values == [value for _, value in rows] else [*lines, say("case_cut")]
+
+
+def _begun(value: str) -> str:
+    """The beginning of ``value``, in one line."""
+    first = value.partition("\n")[0][:BRIEF]
+    return value if value == first else f"{first} …"
 
 
 def _answer(value: object, say) -> str:

@@ -56,6 +56,21 @@ def mean_in_steps(lengths):
     return mean
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_first_hint_shows_the_case_whole_and_the_others_its_beginning(capsys, lang):
+    """A learner who asks for the next hint has just read the case; what differs is still said."""
+
+    def long_answer(lengths, block_size):
+        return [right(lengths, block_size)] * 100
+
+    first = said(capsys, long_answer, lang=lang)
+    for level in (2, 3):
+        brief = said(capsys, long_answer, hint=level, lang=lang)
+        assert len(brief) < len(first) - 100
+        assert "hint=1" in brief
+        assert "hint=1" not in first
+
+
 def test_a_pass_is_one_line_in_both_languages(capsys):
     assert said(capsys, right).strip().count("\n") == 0
     assert "passed" in said(capsys, right)
