@@ -42,14 +42,14 @@ check("05.1", kept_bytes)
 # Return the last `window` tokens so that the others can be freed: the storage of what you return has exactly the bytes of what you return.
 # If the window is as long as the cache or longer, return all of it and copy nothing.
 #
-# (A counterexample shows what the check looks at: the shape of what you return, the bytes of its storage, whether that is another storage than that of `keys` (`copied`), and the values.)
-# %% [markdown] key="window_task" lang="zh" src="06742eae"
+# (A counterexample shows what the check looks at: the shape of what you return, the bytes of its storage, whether that is another storage than that of `keys` (*copied*), and the values.)
+# %% [markdown] key="window_task" lang="zh" src="62835b99"
 # ## 05.2 留下窗口，释放其余
 #
 # `keys` 的形状是 `[tokens, heads, dim]`，最早的 token 在最前面。
 # 返回最近 `window` 个 token，并让其余部分可以释放：返回的张量，其存储的字节数恰好等于它自身的字节数。
 # 如果窗口与缓存一样长或更长，就返回全部，并且不复制。
-# （反例会列出检查的各项：返回张量的形状、存储的字节数、存储是否与 `keys` 的不同（`copied`），以及数值。）
+# （反例会列出检查的各项：返回张量的形状、存储的字节数、存储是否与 `keys` 的不同（“复制过”），以及数值。）
 
 # %% key="window_stub"
 def keep_window(keys: torch.Tensor, window: int) -> torch.Tensor:
