@@ -383,16 +383,18 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
+# | **disaggregation** | 预填充与解码分离 | Prefill and decode run on different GPUs, and K and V of each prompt move from one to the other. | bytes | `minikv.plan.CacheSpec.bytes_for` |
 # | **percentile** | 分位数 | p99 is the value that 99 of 100 measurements do not exceed. | s | `minikv.engine.Percentiles` |
 # | **replica** | 副本 | A copy of the model with a cache and a scheduler of its own. |  | `minikv.simulate.Replica` |
 # | **request trace** | 请求轨迹 | A list of requests: when each comes, how long prompt and answer are, which beginnings are equal. |  | `minikv.simulate.Trace` |
 # | **router** | 路由器 | What decides which replica gets a request. |  | `minikv.simulate.PrefixAware` |
 # | **session** | 会话 | A conversation: each prompt is all that was said before, and a new message. |  | `minikv.simulate.Load` |
-# %% [markdown] key="words-17" lang="zh" src="bfaadd2f"
+# %% [markdown] key="words-17" lang="zh" src="ef635d0b"
 # ## [17 · 这些流量需要多少块 GPU？](17_a_fleet_on_paper.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
+# | **预填充与解码分离** | disaggregation | 预填充和解码在不同的 GPU 上进行，每个提示词的 K 和 V 从前者搬到后者。 | <nobr>字节</nobr> | `minikv.plan.CacheSpec.bytes_for` |
 # | **分位数** | percentile | p99 是 100 次测量里有 99 次不超过的值。 | 秒 | `minikv.engine.Percentiles` |
 # | **副本** | replica | 一份完整的模型，有自己的缓存和调度器。 |  | `minikv.simulate.Replica` |
 # | **请求轨迹** | request trace | 一份请求清单：何时到来，提示词和回答多长，哪些开头相同。 |  | `minikv.simulate.Trace` |

@@ -362,13 +362,15 @@
 # | question | the call |
 # |---|---|
 # | How many GPUs does my traffic need? | `minikv.simulate.fewest` |
+# | What does it cost to give prefill and decode GPUs of their own? | `minikv.plan.CacheSpec.bytes_for` |
 # | Which router finds the most prefixes? | `minikv.simulate.PrefixAware` |
-# %% [markdown] key="lesson-17" lang="zh" src="f3b162e2"
+# %% [markdown] key="lesson-17" lang="zh" src="8da7ad7c"
 # ## [17 · 这些流量需要多少块 GPU？](17_a_fleet_on_paper.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
 # | 我的流量需要几块 GPU？ | `minikv.simulate.fewest` |
+# | 预填充和解码分到不同的 GPU 上，要付出什么？ | `minikv.plan.CacheSpec.bytes_for` |
 # | 哪种路由能命中最多前缀？ | `minikv.simulate.PrefixAware` |
 
 # %% [markdown] key="lesson-a" lang="en"
@@ -446,6 +448,8 @@
 # | `DeepSeek` | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | del model | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | `determine_num_available_blocks` | [08](08_allocate_kv_cache.ipynb) | `minikv.cache.allocate_kv_cache` |
+# | disaggregated prefill | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
+# | disaggregation | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | doctor | [00](00_start_here.ipynb) | `minikv.course.start` |
 # | draft tokens | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | `DynamicCache` | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache` |
@@ -500,6 +504,7 @@
 # | `kv_cache_dtype` | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
 # | `kv_cache_free_gpu_memory_fraction` | [D](D_other_engines.ipynb) | `minikv.plan.MemoryBudget.parts` |
 # | `kv_lora_rank` | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | `kv_transfer_config` | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | kvpress | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | latent | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | launch overhead | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.graphs.expected_memory` |
@@ -566,6 +571,7 @@
 # | parallel sampling | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.fork` |
 # | `past_key_values` | [01](01_why_a_cache.ipynb) | `minikv.plan.generation_flops` |
 # | `past_key_values kept` | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | PD disaggregation | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | peak memory | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
 # | per-head eviction blocks | [14](14_what_to_forget.ipynb) | `minikv.eviction.eviction_report` |
 # | pip install minikv | [00](00_start_here.ipynb) | `minikv.course.start` |
@@ -635,7 +641,7 @@
 # | VRAM calculator | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
 # | write my own engine | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | wrong formula | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
-# %% [markdown] key="names" lang="zh" src="fb2bf264"
+# %% [markdown] key="names" lang="zh" src="d310fb87"
 # ## 名称与说法
 #
 # | <nobr>名称或说法</nobr> | 课 | <nobr>调用</nobr> |
@@ -680,6 +686,8 @@
 # | `DeepSeek` | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | del model | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | `determine_num_available_blocks` | [08](08_allocate_kv_cache.ipynb) | `minikv.cache.allocate_kv_cache` |
+# | disaggregated prefill | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
+# | disaggregation | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | doctor | [00](00_start_here.ipynb) | `minikv.course.start` |
 # | draft tokens | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | `DynamicCache` | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache` |
@@ -734,6 +742,7 @@
 # | `kv_cache_dtype` | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
 # | `kv_cache_free_gpu_memory_fraction` | [D](D_other_engines.ipynb) | `minikv.plan.MemoryBudget.parts` |
 # | `kv_lora_rank` | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | `kv_transfer_config` | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | kvpress | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | latent | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | launch overhead | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.graphs.expected_memory` |
@@ -800,6 +809,7 @@
 # | parallel sampling | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.fork` |
 # | `past_key_values` | [01](01_why_a_cache.ipynb) | `minikv.plan.generation_flops` |
 # | `past_key_values kept` | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | PD disaggregation | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | peak memory | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
 # | per-head eviction blocks | [14](14_what_to_forget.ipynb) | `minikv.eviction.eviction_report` |
 # | pip install minikv | [00](00_start_here.ipynb) | `minikv.course.start` |
@@ -945,6 +955,8 @@
 # | 容量规划 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
 # | 需要几张卡 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
 # | 首 token 延迟 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
+# | PD 分离 | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
+# | 预填充与解码分离 | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | 路由 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
 # | 负载均衡 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
 # | 自定义结构 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.from_layers` |
