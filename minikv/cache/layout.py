@@ -7,6 +7,7 @@ block 7 in all of its layers. Within a group, layers of one shape share their te
     of different width      k, v    [layers, blocks, block_size, kv_heads, k_dim] and the same with v_dim
     latent (MLA)            latent  [layers, blocks, block_size, 1, rank + rope]: K is the latent, V the rope key
     scales, if any          scale   [2, layers, blocks, block_size, kv_heads] float32
+    indexer keys (DSA)      index   [layers, blocks, block_size, 1, bytes] int8, of whatever dtype the model gives
 """
 
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class TensorGroup:
     kv_heads: int
     k_dim: int
     v_dim: int
+    index_bytes: int
     layers: tuple[int, ...]
 
     def parts(self, codec: Codec, block_size: int) -> tuple[PartShape, ...]:
@@ -90,11 +92,19 @@ class TensorGroup:
             parts = (one("k", self.k_dim), one("v", self.v_dim))
         if codec.scaled:
             parts += (PartShape(f"{name} scale", (2, layers, block_size, heads), 2, torch.float32),)
+        if self.index_bytes:
+            parts += (PartShape(f"{name} index", (layers, block_size, 1, self.index_bytes), 1, torch.int8),)
         return parts
 
-    def views(self, tensors: list[Tensor], place: int) -> tuple[Tensor, ...]:
-        """Return K, V and any scales of layer ``place`` of these; ``tensors`` are in the order of ``parts``."""
-        first = tensors[0]
+    def views(self, tensors: list[Tensor], place: int) -> tuple[Tensor | None, ...]:
+        """Return K, V, their scales and the indexer's keys of layer ``place`` of these, None for what it has not.
+
+        ``tensors`` are in the order of ``parts``.
+        """
+        first, index = tensors[0], None
+        if self.index_bytes:
+            *tensors, keys = tensors
+            index = keys[place]
         if self.latent:
             k, v = first[place][..., : self.k_dim], first[place][..., self.k_dim :]
             rest = tensors[1:]
@@ -104,7 +114,8 @@ class TensorGroup:
         else:
             k, v = first[place], tensors[1][place]
             rest = tensors[2:]
-        return (k, v, *(rest[0][half, place] for half in (0, 1) if rest))
+        k_scale, v_scale = (rest[0][half, place] if rest else None for half in (0, 1))
+        return k, v, k_scale, v_scale, index
 
 
 @dataclass(frozen=True)
@@ -131,8 +142,9 @@ def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]
 def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
     """Return the layout of ``spec`` stored with ``codec``.
 
-    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with cross-attention, indexer
-    keys or a storage format, or with other bytes an element than the codec's. States are not in it: ``StateSlots``.
+    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with cross-attention, with
+    vLLM's indexer keys or storage format, or with other bytes an element than the codec's. States are not in it:
+    ``StateSlots``.
     """
     for number, layer in enumerate(spec.layers):
         _refuse(spec, number, layer, codec)
@@ -140,11 +152,12 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
     if not groups:
         raise ArgumentError("paged_empty", name=spec.name)
     place = {(group.layer.window, group.layer.token_bytes): index for index, group in enumerate(groups)}
-    shapes: dict[tuple[int, bool, int, int, int], list[int]] = {}
+    shapes: dict[tuple[int, bool, int, int, int, int], list[int]] = {}
     for number, layer in enumerate(spec.layers):
         if layer.token_bytes:
             group = place[layer.window, layer.token_bytes]
-            shape = (group, layer.kind == "latent", layer.kv_heads, layer.k_dim, layer.v_dim)
+            sizes = (layer.kv_heads, layer.k_dim, layer.v_dim, layer.index_bytes)
+            shape = (group, layer.kind == "latent", *sizes)
             shapes.setdefault(shape, []).append(number)
     shared = [TensorGroup(*shape, tuple(layers)) for shape, layers in shapes.items()]
     shared.sort(key=lambda each: (each.kv_cache_group, each.layers[0]))
@@ -153,9 +166,10 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
 
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:
     """Raise if the layer stores anything but K and V of each token, or in other bytes than ``codec``."""
+    stored = {"state_bytes": layer.kind != "cross", "index_bytes": spec.layout != "vllm"}
     for field in ("state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
         value = getattr(layer, field)
-        if value and (field != "state_bytes" or layer.kind == "cross"):
+        if value and not stored.get(field):
             raise ArgumentError(
                 "paged_layer", layer=number, name=spec.name, kind=layer.kind, field=field, num_bytes=value
             )

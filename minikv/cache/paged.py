@@ -37,7 +37,7 @@ class PagedKVCache(Pages):
     adds ``arena.report().padding``.
 
     A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
-    (``ArgumentError``): cross-attention, indexer keys, storage formats. States of a fixed size are not in it, but in
+    (``ArgumentError``): cross-attention, vLLM's indexer keys and formats. States of a fixed size are not in it, but in
     ``StateSlots``. A device without enough memory raises ``DoesNotFitError``.
     """
 
@@ -139,7 +139,7 @@ class PagedKVCache(Pages):
                 raise ArgumentError("cache_shape", what=what, shape=list(found.shape), expected=expected)
         check_pairs(*slots)
         from_, to = (found.to(self.device) for found in slots)
-        for tensor in (views.k, views.v, views.k_scale, views.v_scale):
+        for tensor in (views.k, views.v, views.k_scale, views.v_scale, views.index):
             if tensor is not None:
                 operations(self.device).move_slots(tensor, from_, to)
 
@@ -195,7 +195,6 @@ def _layer_views(carved: dict[TensorGroup, list[Part]]) -> dict[int, LayerCache]
     for shared, parts in carved.items():
         tensors = [part.tensor for part in parts]
         for place, number in enumerate(shared.layers):
-            k, v, *scales = shared.views(tensors, place)
-            k_scale, v_scale = scales or (None, None)
-            layers[number] = LayerCache(k, v, k_scale, v_scale, shared.kv_cache_group)
+            k, v, k_scale, v_scale, index = shared.views(tensors, place)
+            layers[number] = LayerCache(k, v, k_scale, v_scale, shared.kv_cache_group, index)
     return layers

@@ -30,7 +30,8 @@ class LayerCache:
     """One layer's views, nothing copied: ``k`` [blocks, block_size, kv_heads, k_dim] and ``v`` [..., v_dim].
 
     ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. The layer takes the block tables of
-    its ``kv_cache_group``. In a latent layer ``k`` is the latent and ``v`` the rope key.
+    its ``kv_cache_group``. In a latent layer ``k`` is the latent and ``v`` the rope key. ``index`` [blocks, block_size,
+    1, bytes] int8: the keys of a sparse layer's indexer, as the bytes of the model's own elements, or None.
     """
 
     k: Tensor
@@ -38,6 +39,7 @@ class LayerCache:
     k_scale: Tensor | None
     v_scale: Tensor | None
     kv_cache_group: int
+    index: Tensor | None = None
 
     def paged(self, block_tables: Tensor, lengths: Tensor, memo: dict[Any, Any] | None = None) -> PagedKV:
         """Return these views with the ``block_tables`` [B, W] and ``lengths`` [B] of some sequences, for a kernel.

@@ -25,7 +25,7 @@ from minikv.models.trial import blocks_needed, hold_against_own
 from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
-_SIZES = ("kv_heads", "k_dim", "v_dim", "reads_layer")
+_SIZES = ("kv_heads", "k_dim", "v_dim", "index_bytes", "reads_layer")
 TRIAL_BLOCK = 4  # tokens of a block in a trial: a sequence has several
 _BOUND = "_minikv_bound"  # an attribute of a bound model: a ``_Bound``
 
@@ -147,8 +147,8 @@ def bind_model(
     ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" does not
     change it and passes it copies; "auto" takes "gather" only for models that cannot do the other. Their class computes
     attention by itself (Bloom, Falcon, MPT, GPT-J), passes no arguments on to it (Nemotron, StableLM) or no window
-    (Phi-3.5-MoE), their layers attend to chunks (Llama 4), or their latents or the projection of these are quantized.
-    One token is run through the model to find out.
+    (Phi-3.5-MoE), their layers attend to chunks (Llama 4) or to what an indexer chooses (DeepSeek-V3.2), or their
+    latents or the projection of these are quantized. One token is run through the model to find out.
 
     ``states`` hold what layers without K and V keep of a sequence (``state_shapes``). A model with such layers needs
     them, and reads copies.
@@ -281,6 +281,8 @@ def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
     """Return why this model cannot read the blocks in place, in one word; None: it can."""
     if cache.spec.constant_state_bytes:
         return "states"
+    if any(layer.index_bytes for layer in cache.spec.layers):
+        return "indexer"
     if not type(model)._can_set_attn_implementation():
         return "attention"
     if any(layer.kind == "chunked" for layer in cache.spec.layers):

@@ -65,6 +65,29 @@ class GatheredCache(Cache):
         )
         return k.transpose(0, 1).unsqueeze(0), v.transpose(0, 1).unsqueeze(0)
 
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        """Store the indexer's keys [1, q, dim] of the new tokens; return those of the whole history, [1, n, dim].
+
+        They choose which tokens a sparse layer attends to, and lie in the tokens' slots beside K and V.
+        """
+        layer = self.batch.cache.layer(layer_idx)
+        group, dtype = layer.kv_cache_group, indexer_key_states.dtype
+        new = (
+            indexer_key_states[0].contiguous().view(torch.int8)
+        )  # bytes: they are not rounded as K and V may be
+        width = None if layer.index is None else layer.index.shape[-1]
+        expected = (self.end - self.start, width)
+        if layer.index is None or new.shape != expected:
+            shape = list(new.shape)
+            raise ArgumentError(
+                "cache_shape", what="indexer key bytes", shape=shape, expected=str(list(expected))
+            )
+        layer.index.view(-1, new.shape[1])[self.batch.slots[group][self.start : self.end]] = new
+        blocks = self.batch.block_tables[group][self.row]
+        count = -(-self.lengths[group] // layer.index.shape[1])
+        held = layer.index[blocks[:count]].view(-1, new.shape[1])[: self.lengths[group]]
+        return held.view(dtype).unsqueeze(0)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens that were cached before this forward."""
         return self.lengths[self._group(layer_idx)] - (self.end - self.start)

@@ -70,7 +70,6 @@ def test_an_unknown_codec(codec):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"index_bytes": 32}, "paged_layer"),
         ({"format_bytes": 8}, "paged_layer"),
         ({"packed_bytes": 8}, "paged_layer"),
         ({"kind": "cross", "kv_heads": 0, "state_bytes": 960}, "paged_layer"),

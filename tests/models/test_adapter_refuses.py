@@ -66,8 +66,8 @@ def test_an_architecture_that_is_not_on_the_list():
         bind_model(unknown, cache)
 
 
-def test_layers_with_an_index_are_refused_by_number():
-    spec = CacheSpec.from_config(small_config("deepseek_v32"), kv_dtype="fp32")
+def test_layers_with_vllm_s_index_are_refused_by_number():
+    spec = CacheSpec.from_config(small_config("deepseek_v32"), kv_dtype="fp32", layout="vllm")
     with pytest.raises(ArgumentError) as caught:
         PagedKVCache(spec, 8, 4)
     number = next(i for i, layer in enumerate(spec.layers) if layer.index_bytes)
