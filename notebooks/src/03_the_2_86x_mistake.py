@@ -27,9 +27,9 @@
 #
 # **DeepSeek-V3 的一个 token 占多少内存？为什么四个工具给出四个答案？**
 #
-# 常用公式说每层 28,672 字节。
+# 常用公式算出每层 28,672 字节。
 # 一个库缓存 81,920 字节，另一个只缓存 1,152 字节，而配置里的一个字段会让人算出 32,768。
-# 先看一层 MLA 怎样处理一个 token：
+# 先看一层到底怎样处理一个 token：
 
 # %% key="mla_picture" lang="en"
 from minikv.course import Table
@@ -44,118 +44,50 @@ from minikv.course.diagrams import attention_heads, mla_flow
 show(mla_flow("DeepSeek-V3", "zh"))
 
 # %% [markdown] key="abilities" lang="en"
+# The layer squeezes the token into two small vectors, drawn in the middle, and unpacks them into K and V for 128 heads, drawn on the right.
+# A library caches one side or the other, and that's why the answers differ by a factor of 71.
+#
 # After this lesson you can
 #
-# - **compute** what an MLA layer caches, as a latent and expanded, from six fields of a config;
+# - **compute** what such a layer caches, small or unpacked, from six fields of a config;
 # - **check** on a small model which of the two your library really holds;
 # - **choose** a batch that leaves room for what lives only during a step.
-# %% [markdown] key="abilities" lang="zh" src="d0d9e7c7"
+#
+# You need the formula of [lesson 02](02_how_many_bytes.ipynb).
+# %% [markdown] key="abilities" lang="zh" src="1070d52c"
+# 这一层先把 token 压缩成中间的两个小向量，再展开成右边 128 个头的 K 和 V。
+# 有的库缓存中间的部分，有的库缓存右边的部分，两者相差 71 倍，所以答案才不一样。
+#
 # 学完本课，你能
 #
-# - **算出** MLA 的一层缓存多少字节：只存潜在向量，或者展开之后再存；
-# - **验证**你用的库实际存的是哪一种；
+# - 用配置里的六个字段**算出**这样的一层缓存多少字节：只存小向量，或者展开之后再存；
+# - 用一个小模型**验证**你的库实际存的是哪一种；
 # - **选定** batch 大小，给一步之内才存在的张量留出显存。
-
-# %% [markdown] key="script" lang="en"
-# ## The usual formula
 #
-# Many scripts begin an estimate with this line:
-#
-# ```python
-# head_dim = config.hidden_size // config.num_attention_heads
-# ```
-#
-# The numbers below come from DeepSeek-V3's `config.json`.
-# The 2 in front is one K and one V, the 2 at the end is bytes an element (bf16).
-# %% [markdown] key="script" lang="zh" src="763fe3c2"
-# ## 常用公式
-#
-# 许多脚本的估算从这一行开始：
-#
-# ```python
-# head_dim = config.hidden_size // config.num_attention_heads
-# ```
-#
-# 下面的数字都取自 DeepSeek-V3 的 `config.json`。
-# 开头的 2 是一份 K 加一份 V，末尾的 2 是每个元素的字节数（bf16）。
-
-# %% [markdown] key="ask_naive" lang="en"
-# Before you run it: what does the same line say about a model with another number of heads?
-# %% [markdown] key="ask_naive" lang="zh" src="bf75440e"
-# 先别运行：换一个头数不同的模型，这一行会给出多少？
-
-# %% key="predict_naive"
-predict("naive_heads", ...)
-
-# %% key="naive" lang="en"
-from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
-
-config = find_model("DeepSeek-V3").config
-heads, hidden = config["num_attention_heads"], config["hidden_size"]
-head_dim = hidden // heads
-naive = 2 * heads * head_dim * 2
-Table(["hidden", "heads", "head_dim", "2 * heads * head_dim * 2"], [[hidden, heads, head_dim, naive]])
-
-# %% key="naive" lang="zh"
-from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
-
-config = find_model("DeepSeek-V3").config
-heads, hidden = config["num_attention_heads"], config["hidden_size"]
-head_dim = hidden // heads
-naive = 2 * heads * head_dim * 2
-Table(["隐藏维度", "头数", "head_dim", "2 * 头数 * head_dim * 2"], [[hidden, heads, head_dim, naive]])
-
-# %% [markdown] key="cancel" lang="en"
-# The heads cancel.
-# With $H$ heads, hidden size $d$ (elements) and $b$ bytes an element:
-# %% [markdown] key="cancel" lang="zh" src="737db178"
-# 头数被约掉了。
-# 设头数为 $H$，隐藏维度为 $d$（元素数），每个元素 $b$ 字节：
-
-# %% [markdown] key="cancel_formula"
-# $$2 \cdot H \cdot \frac{d}{H} \cdot b \;=\; 2 \, d \, b$$
-
-# %% [markdown] key="cancel_means" lang="en"
-# The formula only knows the hidden size.
-# It holds where all heads together are as wide as the hidden state, and only there.
-# %% [markdown] key="cancel_means" lang="zh" src="9f49ca07"
-# 公式里只剩隐藏维度。
-# 只有当所有头拼起来恰好与隐藏状态一样宽时，它才成立。
-
-# %% key="naive_any_heads" lang="en"
-dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
-rows = [[any_heads, dim, 2 * any_heads * dim * 2] for any_heads, dim in dims.items()]
-Table(["heads", "head_dim", "bytes a token"], rows)
-
-# %% key="naive_any_heads" lang="zh"
-dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
-rows = [[any_heads, dim, 2 * any_heads * dim * 2] for any_heads, dim in dims.items()]
-Table(["头数", "head_dim", "每个 token 的字节"], rows)
+# 你需要[第 02 课](02_how_many_bytes.ipynb)的公式。
 
 # %% [markdown] key="mla" lang="en"
 # ## What an MLA layer makes of a token
 #
-# DeepSeek-V3 uses multi-head latent attention (MLA), the picture at the top.
-# One matrix, `kv_a_proj_with_mqa`, squeezes the hidden state into a *latent* of 512 elements and a *rope key* of 64.
+# DeepSeek-V3 uses **multi-head latent attention** (MLA), which is what the picture shows.
+# One matrix, `kv_a_proj_with_mqa`, squeezes the hidden state of 7,168 elements into a *latent* of 512 and a *rope key* of 64.
 # All 128 heads share both.
 # A second matrix, `kv_b_proj`, unpacks the latent into K and V for each head.
-# A library caches either what stands in the middle of the picture or what stands on its right.
 #
-# Position is the reason for the second, small vector.
+# Why is there a second, small vector? Because of position.
 # RoPE turns a key by an angle that depends on its position, and this turn cannot be moved past `kv_b_proj`.
 # So the part that is turned is kept apart, and the latent stays free of position.
-# %% [markdown] key="mla" lang="zh" src="23ba13ac"
+# %% [markdown] key="mla" lang="zh" src="2f94855b"
 # ## MLA 层怎样处理一个 token
 #
-# DeepSeek-V3 采用多头潜在注意力（MLA），就是开头那张图。
-# 一个矩阵 `kv_a_proj_with_mqa` 把隐藏状态压缩成 512 个元素的潜在向量（latent），外加 64 个元素的 rope key。
+# DeepSeek-V3 采用**多头潜在注意力**（MLA），也就是上图所画的结构。
+# 第一个矩阵 `kv_a_proj_with_mqa` 把 7,168 个元素的隐藏状态压缩成 512 个元素的潜在向量（latent），外加 64 个元素的 rope key。
 # 128 个头共用这两个向量。
-# 另一个矩阵 `kv_b_proj` 再把潜在向量展开成每个头的 K 和 V。
-# 一个库缓存的，要么是图中间的部分，要么是图右边的部分。
+# 第二个矩阵 `kv_b_proj` 再把潜在向量展开成每个头的 K 和 V。
 #
-# 之所以要单独留一个小向量，是因为位置信息。
+# 为什么要多留一个小向量？因为位置。
 # RoPE 按位置把 key 旋转一个角度，而这个旋转无法挪到 `kv_b_proj` 的另一边。
-# 于是需要旋转的部分单独存放，潜在向量本身不带位置信息。
+# 于是需要旋转的部分单独存放，潜在向量本身就不带位置信息。
 
 # %% key="predict_expanded"
 predict("expanded_token", ...)
@@ -163,14 +95,73 @@ predict("expanded_token", ...)
 # %% key="predict_latent"
 predict("latent_token", ...)
 
+# %% [markdown] key="formulas" lang="en"
+# ## Two formulas for two caches
+#
+# A library that caches what stands on the right of the picture needs the first formula. A library that caches the middle needs the second.
+# Both give the bytes of one token in one layer:
+# %% [markdown] key="formulas" lang="zh" src="63812819"
+# ## 两种缓存，两个公式
+#
+# 缓存图右边那部分的库，要用第一个公式；缓存中间那部分的库，要用第二个。
+# 两者都是一个 token 在一层占用的字节数：
+
+# %% [markdown] key="formulas_math" lang="en"
+# $$\text{expanded} = H \,\big( (n + r) + v \big)\, b \qquad\qquad \text{latent} = (c + r)\, b$$
+
+# %% [markdown] key="formulas_math" lang="zh" src="99a1c821"
+# $$\text{展开} = H \,\big( (n + r) + v \big)\, b \qquad\qquad \text{潜在向量} = (c + r)\, b$$
+
+# %% [markdown] key="symbols" lang="en"
+# | symbol | config field | unit | value here (DeepSeek-V3) |
+# |---|---|---|---|
+# | $H$ | `num_attention_heads` | heads | 128 |
+# | $n$ | `qk_nope_head_dim`: K without position | elements a head | 128 |
+# | $r$ | `qk_rope_head_dim`: the rope key | elements | 64 |
+# | $v$ | `v_head_dim` | elements a head | 128 |
+# | $c$ | `kv_lora_rank`: the latent | elements | 512 |
+# | $b$ | dtype (bf16: 2) | bytes an element | 2 |
+#
+# $$128 \cdot ((128 + 64) + 128) \cdot 2 = 81{,}920 \qquad\qquad (512 + 64) \cdot 2 = 1{,}152$$
+#
+# `CacheSpec` knows both: `layout="hf-expanded"` is what transformers cached up to 5.14.1, and `layout="hf"` is what it caches since 5.15.0.
+# %% [markdown] key="symbols" lang="zh" src="fc890aad"
+# | 符号 | 配置字段 | 单位 | 本例取值（DeepSeek-V3） |
+# |---|---|---|---|
+# | $H$ | `num_attention_heads` | 头 | 128 |
+# | $n$ | `qk_nope_head_dim`：K 中不带位置的部分 | 元素/头 | 128 |
+# | $r$ | `qk_rope_head_dim`：rope key | 元素 | 64 |
+# | $v$ | `v_head_dim` | 元素/头 | 128 |
+# | $c$ | `kv_lora_rank`：潜在向量 | 元素 | 512 |
+# | $b$ | 数据类型（bf16 为 2） | 字节/元素 | 2 |
+#
+# $$128 \cdot ((128 + 64) + 128) \cdot 2 = 81{,}920 \qquad\qquad (512 + 64) \cdot 2 = 1{,}152$$
+#
+# 两种布局 `CacheSpec` 都能算：`layout="hf-expanded"` 对应 transformers 5.14.1 及更早版本，`layout="hf"` 对应 5.15.0 及以后。
+
+# %% key="explain_spec" lang="en"
+from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
+
+CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").shown("en")
+
+# %% key="explain_spec" lang="zh"
+from minikv.plan import CacheSpec, estimate_kv_cache_gb, find_model, max_batch_size, rebuilt_bytes
+
+CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").shown("zh")
+
+# %% key="explain_latent" lang="en"
+CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("en")
+
+# %% key="explain_latent" lang="zh"
+CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("zh")
+
 # %% [markdown] key="heads_words" lang="en"
-# Here is the latent beside three other ways to cache a token.
+# How does the latent compare with the other ways to cache a token?
 # With multi-head attention (MHA) each query head has a K and a V of its own.
-# With grouped queries (GQA) several query heads read the same K and V, with multi-query attention (MQA) all of them do.
-# %% [markdown] key="heads_words" lang="zh" src="8776b05e"
-# 下图把潜在向量与另外三种缓存方式放在一起比较。
-# 多头注意力（MHA）里，每个 query 头都有自己的 K 和 V。
-# 分组查询（GQA）让几个 query 头读同一份 K 和 V，多查询注意力（MQA）则让所有 query 头共用一份。
+# With grouped queries (GQA) several query heads read the same K and V, and with multi-query attention (MQA) all of them do.
+# %% [markdown] key="heads_words" lang="zh" src="33da2a04"
+# 与另外三种缓存方式相比，潜在向量处于什么位置？
+# 多头注意力（MHA）里，每个 query 头都有自己的 K 和 V；分组查询注意力（GQA）让几个 query 头读同一份；多查询注意力（MQA）则让所有 query 头共用一份。
 
 # %% key="heads_picture" lang="en"
 llama = find_model("Llama-2-7B").config
@@ -192,71 +183,106 @@ models = {
 }
 show(attention_heads(models, "zh"))
 
-# %% [markdown] key="formulas" lang="en"
-# ## Two formulas, and who uses which
+# %% [markdown] key="script" lang="en"
+# ## The usual formula
 #
-# Bytes of one token in one layer:
-# %% [markdown] key="formulas" lang="zh" src="fda403ac"
-# ## 两个公式，各自对应什么
+# Now back to the first of the four answers. Many scripts begin an estimate with this line:
 #
-# 一个 token 在一层占用的字节数：
-
-# %% [markdown] key="formulas_math" lang="en"
-# $$\text{expanded} = H \,\big( (n + r) + v \big)\, b \qquad\qquad \text{latent} = (c + r)\, b$$
-# %% [markdown] key="formulas_math" lang="zh" src="99a1c821"
-# $$\text{展开} = H \,\big( (n + r) + v \big)\, b \qquad\qquad \text{潜在向量} = (c + r)\, b$$
-
-# %% [markdown] key="symbols" lang="en"
-# | symbol | config field | unit | DeepSeek-V3 |
-# |---|---|---|---|
-# | $H$ | `num_attention_heads` | heads | 128 |
-# | $n$ | `qk_nope_head_dim`: K without position | elements a head | 128 |
-# | $r$ | `qk_rope_head_dim`: the rope key | elements | 64 |
-# | $v$ | `v_head_dim` | elements a head | 128 |
-# | $c$ | `kv_lora_rank`: the latent | elements | 512 |
-# | $b$ | dtype (bf16: 2) | bytes an element | 2 |
+# ```python
+# head_dim = config.hidden_size // config.num_attention_heads
+# ```
 #
-# $$128 \cdot ((128 + 64) + 128) \cdot 2 = 81{,}920 \qquad\qquad (512 + 64) \cdot 2 = 1{,}152$$
+# Then they multiply: one K and one V, for each head, 2 bytes an element (bf16).
+# All numbers come from DeepSeek-V3's `config.json`.
+# %% [markdown] key="script" lang="zh" src="69d89655"
+# ## 常用公式
 #
-# `CacheSpec` knows both: `layout="hf-expanded"` is what transformers up to 5.14.1 caches, `layout="hf"` what it caches since 5.15.0.
-# %% [markdown] key="symbols" lang="zh" src="4f7cbf06"
-# | 符号 | 配置字段 | 单位 | DeepSeek-V3 |
-# |---|---|---|---|
-# | $H$ | `num_attention_heads` | 头 | 128 |
-# | $n$ | `qk_nope_head_dim`：K 中不带位置的部分 | 元素/头 | 128 |
-# | $r$ | `qk_rope_head_dim`：rope key | 元素 | 64 |
-# | $v$ | `v_head_dim` | 元素/头 | 128 |
-# | $c$ | `kv_lora_rank`：潜在向量 | 元素 | 512 |
-# | $b$ | 数据类型（bf16 为 2） | 字节/元素 | 2 |
+# 再回到四个答案里的第一个。许多脚本的估算都从这一行开始：
 #
-# $$128 \cdot ((128 + 64) + 128) \cdot 2 = 81{,}920 \qquad\qquad (512 + 64) \cdot 2 = 1{,}152$$
+# ```python
+# head_dim = config.hidden_size // config.num_attention_heads
+# ```
 #
-# 两种布局 `CacheSpec` 都能算：`layout="hf-expanded"` 对应 transformers 5.14.1 及更早版本，`layout="hf"` 对应 5.15.0 及以后。
+# 然后相乘，即一份 K 加一份 V，乘以头数，再乘以每个元素 2 字节（bf16）。
+# 数字都取自 DeepSeek-V3 的 `config.json`。
 
-# %% key="explain_spec" lang="en"
-CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").shown("en")
+# %% [markdown] key="ask_naive" lang="en"
+# Before you run it: what does the same line say about a model with another number of heads?
+# %% [markdown] key="ask_naive" lang="zh" src="bf75440e"
+# 先别运行。如果换一个头数不同的模型，这样会算出多少？
 
-# %% key="explain_spec" lang="zh"
-CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").shown("zh")
+# %% key="predict_naive"
+predict("naive_heads", ...)
 
-# %% key="explain_latent" lang="en"
-CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("en")
+# %% key="naive" lang="en"
+config = find_model("DeepSeek-V3").config
+heads, hidden = config["num_attention_heads"], config["hidden_size"]
+head_dim = hidden // heads
+naive = 2 * heads * head_dim * 2
+Table(["hidden", "heads", "head_dim", "2 * heads * head_dim * 2"], [[hidden, heads, head_dim, naive]])
 
-# %% key="explain_latent" lang="zh"
-CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("zh")
+# %% key="naive" lang="zh"
+config = find_model("DeepSeek-V3").config
+heads, hidden = config["num_attention_heads"], config["hidden_size"]
+head_dim = hidden // heads
+naive = 2 * heads * head_dim * 2
+Table(["隐藏维度", "头数", "head_dim", "2 * 头数 * head_dim * 2"], [[hidden, heads, head_dim, naive]])
+
+# %% [markdown] key="cancel" lang="en"
+# The number of heads doesn't matter at all, because it cancels.
+# With $H$ heads, hidden size $d$ (elements) and $b$ bytes an element:
+# %% [markdown] key="cancel" lang="zh" src="15456deb"
+# 原来与头数完全无关，因为头数被约掉了。
+# 设头数为 $H$，隐藏维度为 $d$（元素数），每个元素 $b$ 字节：
+
+# %% [markdown] key="cancel_formula"
+# $$2 \cdot H \cdot \frac{d}{H} \cdot b \;=\; 2 \, d \, b$$
+
+# %% [markdown] key="cancel_means" lang="en"
+# | symbol | what it is | value here |
+# |---|---|---|
+# | $H$ | attention heads | 128 |
+# | $d$ | hidden size | 7,168 |
+# | $b$ | bytes an element | 2 |
+#
+# $$2 \cdot 128 \cdot \frac{7{,}168}{128} \cdot 2 = 2 \cdot 7{,}168 \cdot 2 = 28{,}672$$
+#
+# So the formula knows only the hidden size.
+# It holds where all heads together are as wide as the hidden state, and only there. In MLA they are not: 128 heads of 192 make 24,576.
+# %% [markdown] key="cancel_means" lang="zh" src="b8bc3cdf"
+# | 符号 | 含义 | 本例取值 |
+# |---|---|---|
+# | $H$ | 注意力头数 | 128 |
+# | $d$ | 隐藏维度 | 7,168 |
+# | $b$ | 每个元素的字节数 | 2 |
+#
+# $$2 \cdot 128 \cdot \frac{7{,}168}{128} \cdot 2 = 2 \cdot 7{,}168 \cdot 2 = 28{,}672$$
+#
+# 也就是说，这个公式只看隐藏维度。
+# 只有当所有头拼起来恰好与隐藏状态一样宽时，它才成立。MLA 就不是这样：128 个头，每个 192，合计 24,576。
+
+# %% key="naive_any_heads" lang="en"
+dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
+rows = [[any_heads, dim, 2 * any_heads * dim * 2] for any_heads, dim in dims.items()]
+Table(["heads", "head_dim", "bytes a token"], rows)
+
+# %% key="naive_any_heads" lang="zh"
+dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
+rows = [[any_heads, dim, 2 * any_heads * dim * 2] for any_heads, dim in dims.items()]
+Table(["头数", "head_dim", "每个 token 的字节"], rows)
 
 # %% [markdown] key="four" lang="en"
 # ## Four answers for one config
 #
-# There is a fourth answer, and it is the easiest one to get by accident.
+# There is a fourth answer, and you can easily get it by accident.
 # The class `DeepseekV3Config` has a field `head_dim`, so `getattr(config, "head_dim", ...)` finds something.
-# What it finds is the width of the rope part.
-# %% [markdown] key="four" lang="zh" src="fa3c4425"
+# But what it finds is the width of the rope part, 64.
+# %% [markdown] key="four" lang="zh" src="f5545a56"
 # ## 同一份配置，四个答案
 #
-# 还有第四个答案，也最容易在无意中得到。
+# 还有第四个答案，而且很容易在无意中得到。
 # `DeepseekV3Config` 这个类有 `head_dim` 字段，所以 `getattr(config, "head_dim", ...)` 能取到值。
-# 可取到的只是 rope 部分的宽度。
+# 可它取到的只是 rope 部分的宽度，64。
 
 # %% key="four_answers" lang="en"
 from transformers import DeepseekV3Config
@@ -315,11 +341,53 @@ rows = [
 Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 
 # %% [markdown] key="ratios_read" lang="en"
-# So one formula is 2.86x too small and 24.9x too big for the same model, because two libraries cache different things.
-# DeepSeek-V3.2 also caches an indexer key; in bf16 this leaves 20.4x.
-# %% [markdown] key="ratios_read" lang="zh" src="63d84fcd"
-# 所以同一个公式用在同一个模型上，既会只算出实际值的 1/2.86，也会算成实际值的 24.9 倍，因为两个库缓存的东西不同。
-# DeepSeek-V3.2 还要缓存 indexer 的 key；按 bf16 计入后是 20.4 倍。
+# So the same formula is 2.86x too small and 24.9x too big for the same model, because two libraries cache different things.
+# %% [markdown] key="ratios_read" lang="zh" src="5dd3b270"
+# 可见，同一个公式用在同一个模型上，对一个库只算出实际值的 1/2.86，对另一个库却算成实际值的 24.9 倍，因为两个库缓存的东西不同。
+
+# %% [markdown] key="dsa" lang="en"
+# ### DeepSeek-V3.2: sparse attention and its indexer
+#
+# DeepSeek-V3.2 and GLM-5 use **DeepSeek Sparse Attention** (DSA): a small indexer scores all earlier tokens, and attention reads only the best 2,048 of them (`index_topk`), at 32,768 tokens one in 16.
+# For that the indexer caches a key of 128 elements of its own for every token, in bf16 256 B, so a layer keeps 1,152 + 256 = 1,408 B a token. DSA makes a step read less, but it makes the cache larger.
+# %% [markdown] key="dsa" lang="zh" src="f13ea29b"
+# ### DeepSeek-V3.2：稀疏注意力和它的 indexer
+#
+# DeepSeek-V3.2 和 GLM-5 采用 **DeepSeek 稀疏注意力**（DeepSeek Sparse Attention，DSA）。一个很小的 indexer 先给前面所有 token 打分，注意力只读其中得分最高的 2,048 个（`index_topk`）。例如 32,768 个 token 时，每 16 个只读 1 个。
+# 为此，indexer 要为每个 token 另外缓存一个 128 个元素的 key，bf16 下是 256 B，所以每层每个 token 占 1,152 + 256 = 1,408 B。换句话说，DSA 让每一步读得更少，缓存却更大了。
+
+# %% [markdown] key="family" lang="en"
+# ## The rest of the family
+#
+# Kimi K2 has 64 heads, so for it the usual formula is off by another factor.
+# The sizes include the indexer's keys where a model has them.
+# %% [markdown] key="family" lang="zh" src="f81bf2b1"
+# ## 同系列的其他模型
+#
+# Kimi K2 只有 64 个头，所以常用公式的偏差倍数也不同。
+# 有 indexer 的模型，表中已计入 indexer 的 key。
+
+# %% key="family_table" lang="en"
+rows = []
+for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3.2"):
+    fields = find_model(name).config
+    flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
+    old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
+    sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
+    rows.append([name, fields["num_attention_heads"], *sizes])
+head = ["model", "heads", "usual", "expanded", "latent", "expanded / usual", "indexer"]
+Table(head, rows, right=["expanded / usual"])
+
+# %% key="family_table" lang="zh"
+rows = []
+for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3.2"):
+    fields = find_model(name).config
+    flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
+    old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
+    sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
+    rows.append([name, fields["num_attention_heads"], *sizes])
+head = ["模型", "头数", "常用公式", "展开", "潜在向量", "展开 / 常用公式", "索引器"]
+Table(head, rows, right=["展开 / 常用公式"])
 
 # %% [markdown] key="versions" lang="en"
 # ## Which library caches which
@@ -329,14 +397,13 @@ Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 # | transformers up to 5.14.1 | K and V of every head | K and V of every head, and an indexer key |
 # | transformers 5.15 to 5.17 | latent and rope key | as before |
 # | transformers from 5.18 | latent and rope key | latent and rope key, and an indexer key |
-# | vLLM | latent and rope key | latent and rope key, and an indexer key (fp8) |
+# | vLLM | latent and rope key | latent and rope key, and an indexer key (fp8, 132 B) |
 #
-# The last column for transformers is measured by this course: small models of `deepseek_v32` and `glm_moe_dsa` held expanded K and V under 5.15 and 5.17, and latents with an indexer key under 5.18 and 5.23.
-# [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) proposes this change; it is listed as closed, not merged, so the versions above do not rest on it.
+# We measured the last column for transformers ourselves: small models of `deepseek_v32` and `glm_moe_dsa` held expanded K and V under 5.15 and 5.17, and latents with an indexer key under 5.18 and 5.23.
 #
 # So 81,920 B were right up to 5.14.1.
 # After an upgrade the same script errs in the other direction, although not a line of it changed.
-# %% [markdown] key="versions" lang="zh" src="28adac44"
+# %% [markdown] key="versions" lang="zh" src="feed3116"
 # ## 哪个库缓存哪一种
 #
 # | 库 | DeepSeek-V3 | DeepSeek-V3.2、GLM-5 |
@@ -344,10 +411,9 @@ Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 # | transformers 5.14.1 及更早 | 每个头的 K 和 V | 每个头的 K 和 V，外加 indexer 的 key |
 # | transformers 5.15 至 5.17 | 潜在向量和 rope key | 同上 |
 # | transformers 5.18 起 | 潜在向量和 rope key | 潜在向量和 rope key，外加 indexer 的 key |
-# | vLLM | 潜在向量和 rope key | 潜在向量和 rope key，外加 indexer 的 key（fp8） |
+# | vLLM | 潜在向量和 rope key | 潜在向量和 rope key，外加 indexer 的 key（fp8，132 B） |
 #
-# transformers 各行的最后一列由本课程实测：`deepseek_v32` 和 `glm_moe_dsa` 的小模型，在 5.15 和 5.17 下缓存的是展开的 K 和 V，在 5.18 和 5.23 下是潜在向量加 indexer 的 key。
-# [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) 提议的正是这项改动；它的状态是已关闭、未合并，所以上面的版本号不以它为据。
+# transformers 各行的最后一列是我们自己测的：`deepseek_v32` 和 `glm_moe_dsa` 的小模型，在 5.15 和 5.17 下缓存的是展开的 K 和 V，在 5.18 和 5.23 下是潜在向量加 indexer 的 key。
 #
 # 所以到 5.14.1 为止，81,920 B 是对的。
 # 库一升级，同一个脚本就错到了另一个方向，而脚本一行也没改。
@@ -355,15 +421,15 @@ Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 # %% [markdown] key="proof" lang="en"
 # ## Proof on this machine
 #
-# Do not take a table's word for it.
-# Here is a DeepSeek-V3 in miniature: the same class, random weights, 2 layers, 4 heads, a latent of 32 and a rope key of 8.
+# You don't have to believe a table, because you can check your own library.
+# Here is a DeepSeek-V3 in miniature: the same class with random weights, 2 layers, 4 heads, a latent of 32 and a rope key of 8.
 # We run a prefill of 9 tokens and three decode steps with a batch of 3, and add up the bytes of the tensors in the cache.
-# %% [markdown] key="proof" lang="zh" src="02f16dbd"
+# %% [markdown] key="proof" lang="zh" src="1d153368"
 # ## 在这台机器上验证
 #
-# 表格说的不一定可信，最好自己验证。
+# 表格不必全信，你可以亲自检查自己的库。
 # 下面是一个微缩的 DeepSeek-V3：同一个类，随机权重，2 层，4 个头，潜在向量 32 维，rope key 8 维。
-# batch 为 3，先预填充（prefill）9 个 token，再解码（decode）三步，然后把缓存里各张量的字节数加起来。
+# batch 为 3，先预填充（prefill）9 个 token，再解码（decode）三步，最后把缓存里各张量的字节数加起来。
 
 # %% key="small_model" lang="en"
 import torch
@@ -423,11 +489,11 @@ for tokens in (9, 10, 11, 12):
 Table(["token 数", "张量的字节", "spec.bytes_for"], rows)
 
 # %% [markdown] key="shapes" lang="en"
-# Equal to the byte.
-# The shapes say the rest: the second dimension, where heads would stand, is 1.
-# %% [markdown] key="shapes" lang="zh" src="b38a6864"
+# They are equal to the byte.
+# The shapes say the rest: the second dimension, where the heads would stand, is 1.
+# %% [markdown] key="shapes" lang="zh" src="0c5213e2"
 # 一个字节都不差。
-# 形状也说明了问题：本该是头数的第二维，值为 1。
+# 形状也能说明问题：第二维本该是头数，这里却是 1。
 
 # %% key="cached_shapes" lang="en"
 layer = out.past_key_values.layers[0]
@@ -442,13 +508,13 @@ Table(["张量", "batch、1、token 数、元素数"], rows)
 # %% [markdown] key="rebuild" lang="en"
 # ## The latent alone does not make decoding cheap
 #
-# If K and V are made again from the latent, what is the cache for?
+# Attention needs K and V of each head. If they are made again from the latent, what do we save?
 # In transformers they *are* made again: `expand_kv` runs in every layer, in every step, over every cached token.
-# %% [markdown] key="rebuild" lang="zh" src="6eaddb8a"
+# %% [markdown] key="rebuild" lang="zh" src="b2bc9ac7"
 # ## 只缓存潜在向量，解码并不会变便宜
 #
-# 如果 K 和 V 还要由潜在向量重新生成，那缓存有什么用？
-# 在 transformers 里确实要重新生成：每一步、每一层，`expand_kv` 都会对缓存里的全部 token 执行一遍。
+# 注意力要用的是每个头的 K 和 V。如果它们还得由潜在向量重新生成，又省下了什么？
+# 在 transformers 里确实要重新生成，每一步、每一层，`expand_kv` 都会对缓存里的全部 token 执行一遍。
 
 # %% key="predict_rebuilt"
 predict("rebuilt", ...)
@@ -456,7 +522,7 @@ predict("rebuilt", ...)
 # %% [markdown] key="watch" lang="en"
 # We put a watcher around `expand_kv` of layer 0 and decode one more token.
 # %% [markdown] key="watch" lang="zh" src="97fc6641"
-# 在第 0 层的 `expand_kv` 外面套一层记录，再解码一个 token。
+# 我们在第 0 层的 `expand_kv` 外面套一层记录，再解码一个 token。
 
 # %% key="watch_rebuild"
 attention, made = model.model.layers[0].self_attn, []
@@ -489,17 +555,23 @@ rows += [["K 和 V", f"{[*k.shape]}, {[*v.shape]}", k.nbytes + v.nbytes], ["K �
 Table(["为一个新 token", "形状", "字节"], rows)
 
 # %% [markdown] key="storage" lang="en"
-# K and V are rebuilt for all tokens, for the sake of one.
-# The storage is larger still: V is a view into the output of `kv_b_proj`, which holds the K part a second time.
-# A rebuilt token takes $H\,\big((n + v) + (n + r)\big)\,b$ bytes while the layer runs.
+# For one new token, K and V of all tokens are rebuilt.
+# The storage behind them is larger still: V is a view into the output of `kv_b_proj`, which holds the K part a second time.
+# So while the layer runs, a rebuilt token takes
 #
-# The same for DeepSeek-V3 at 32,768 tokens, one sequence:
-# %% [markdown] key="storage" lang="zh" src="71cd0469"
+# $$H\,\big((n + v) + (n + r)\big)\,b = 128 \cdot ((128 + 128) + (128 + 64)) \cdot 2 = 114{,}688 \text{ B}$$
+#
+# with the symbols and values of the table above.
+# Here is the same for one sequence of DeepSeek-V3 with 32,768 tokens:
+# %% [markdown] key="storage" lang="zh" src="820c4b72"
 # 只为一个新 token，却要给全部 token 重建 K 和 V。
-# 背后的存储还要更大：V 是 `kv_b_proj` 输出的视图（view），而那块输出里 K 的部分又占了一份。
-# 该层运行期间，每个重建的 token 占 $H\,\big((n + v) + (n + r)\big)\,b$ 字节。
+# 背后的存储还要更大，因为 V 是 `kv_b_proj` 输出的视图（view），而那块输出里 K 的部分又占了一份。
+# 所以在该层运行期间，每个重建的 token 占
 #
-# 换成 DeepSeek-V3，一条序列，32,768 个 token：
+# $$H\,\big((n + v) + (n + r)\big)\,b = 128 \cdot ((128 + 128) + (128 + 64)) \cdot 2 = 114{,}688 \text{ B}$$
+#
+# 符号和取值都与前面的表相同。
+# 换成 DeepSeek-V3 的一条 32,768 个 token 的序列：
 
 # %% key="rebuild_big" lang="en"
 rebuilt_token = heads * ((128 + 128) + (128 + 64)) * 2
@@ -516,59 +588,28 @@ mb = [each * 32_768 / 1e6 for each in (latent, expanded, rebuilt_token)]
 show(bars(names, {"一层，32,768 个 token": [round(each, 1) for each in mb]}, x="MB", unit="MB"))
 
 # %% [markdown] key="absorb" lang="en"
-# The way out is *matrix absorption*: nothing needs to be unpacked.
-# `kv_b_proj` is moved into the query and the output, and attention reads the latents themselves.
-# vLLM decodes this way; [lesson 10](10_kernels.ipynb) builds such a kernel.
-# Keep the two apart: the *latent cache* saves memory that stays, *absorbing* saves memory and work in every step.
-# %% [markdown] key="absorb" lang="zh" src="df71e2b6"
-# 出路是**矩阵吸收**（matrix absorption）：不必展开。
-# 把 `kv_b_proj` 并入 query 和输出的投影，注意力直接读潜在向量。
-# vLLM 就是这样解码的；[第 10 课](10_kernels.ipynb)会写这样一个 kernel。
-# 两件事要分清：**缓存潜在向量**省的是常驻显存，**矩阵吸收**省的是每一步的临时显存和计算。
-
-# %% [markdown] key="family" lang="en"
-# ## The rest of the family
+# The way out is **matrix absorption**, which unpacks nothing.
+# It moves `kv_b_proj` into the query and into the output, and attention reads the latents themselves.
+# vLLM decodes this way, and [lesson 10](10_kernels.ipynb) builds such a kernel.
 #
-# Kimi K2 has 64 heads, so for it the usual formula is off by another factor.
-# Indexer keys are included where a model has them.
-# %% [markdown] key="family" lang="zh" src="30fa6ac8"
-# ## 同系列的其他模型
+# Keep the two apart: the *latent cache* saves memory that stays, while *absorbing* saves memory and work in every step.
+# %% [markdown] key="absorb" lang="zh" src="648ca3d3"
+# 出路是**矩阵吸收**（matrix absorption），也就是根本不展开。
+# 它把 `kv_b_proj` 并入 query 和输出的投影，让注意力直接读潜在向量。
+# vLLM 就是这样解码的，[第 10 课](10_kernels.ipynb)会写这样一个 kernel。
 #
-# Kimi K2 只有 64 个头，常用公式的偏差倍数也就不同。
-# 有 indexer 的模型已计入 indexer 的 key。
-
-# %% key="family_table" lang="en"
-rows = []
-for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3.2"):
-    fields = find_model(name).config
-    flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
-    old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
-    sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
-    rows.append([name, fields["num_attention_heads"], *sizes])
-head = ["model", "heads", "usual", "expanded", "latent", "expanded / usual", "indexer"]
-Table(head, rows, right=["expanded / usual"])
-
-# %% key="family_table" lang="zh"
-rows = []
-for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3.2"):
-    fields = find_model(name).config
-    flat = 2 * fields["num_attention_heads"] * (fields["hidden_size"] // fields["num_attention_heads"]) * 2
-    old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
-    sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
-    rows.append([name, fields["num_attention_heads"], *sizes])
-head = ["模型", "头数", "常用公式", "展开", "潜在向量", "展开 / 常用公式", "索引器"]
-Table(head, rows, right=["展开 / 常用公式"])
+# 这是两件不同的事，**缓存潜在向量**省的是常驻显存，**矩阵吸收**省的是每一步的临时显存和计算。
 
 # %% [markdown] key="fixes" lang="en"
 # ## Corrections that were wrong too
 #
 # MLA needs another formula, and writing it is harder than it looks.
-# Two corrections that were published: one counts the latent twice and leaves out the rope key, the other gives each of the 128 heads a rope key of its own.
-# %% [markdown] key="fixes" lang="zh" src="c357bf23"
+# Two published corrections went wrong. One counts the latent twice and leaves out the rope key; the other gives each of the 128 heads a rope key of its own.
+# %% [markdown] key="fixes" lang="zh" src="134f9614"
 # ## 修正也要再修正
 #
 # MLA 要换公式，但写对并不容易。
-# 有两种公开发表过的修正：一种把潜在向量算了两份，又漏掉 rope key；另一种给 128 个头各算了一份 rope key。
+# 有两种公开发表过的修正都错了，一种把潜在向量算了两份，又漏掉 rope key；另一种给 128 个头各算了一份 rope key。
 
 # %% key="fixes_table" lang="en"
 rank, rope, layers = config["kv_lora_rank"], config["qk_rope_head_dim"], config["num_hidden_layers"]
@@ -590,14 +631,14 @@ Table(["公式", "元素", "字节", "相差", f"字节，{layers} 层"], rows, 
 # ## MB or MiB
 #
 # For 61 layers and 100 tokens you can find "477 MB" and "167 MB" in print.
-# Those are MiB ($2^{20}$ bytes), as the table shows.
-# `estimate_kv_cache_gb` is the usual helper again, this time asking the spec.
-# %% [markdown] key="units" lang="zh" src="107bb87c"
+# The table shows that those are MiB, units of $2^{20}$ bytes.
+# `estimate_kv_cache_gb` is the usual helper again, but this one asks the spec.
+# %% [markdown] key="units" lang="zh" src="7597453e"
 # ## MB 还是 MiB
 #
-# 61 层、100 个 token，有文档写成“477 MB”和“167 MB”。
-# 从表里可以看出，这其实是 MiB（$2^{20}$ 字节）。
-# `estimate_kv_cache_gb` 是常见的那个函数的改正版，数字改由 spec 计算。
+# 61 层、100 个 token，有资料写成“477 MB”和“167 MB”。
+# 从表里可以看出，单位其实是 MiB，也就是 $2^{20}$ 字节。
+# `estimate_kv_cache_gb` 就是常见的那个函数，只不过数字改由 spec 来算。
 
 # %% key="units_check" lang="en"
 sizes = {"expanded": expanded * 61 * 100, "usual formula": naive * 61 * 100, "latent": latent * 61 * 100}
@@ -616,17 +657,29 @@ Table(["100 个 token", "字节", "MB", "MiB"], rows, right=["MB", "MiB"], lines
 # %% [markdown] key="batch" lang="en"
 # ## The batch-size calculator, before and after
 #
-# The estimate is only there to choose a batch.
-# Take 18 GB free and 512 tokens a sequence, prompt and answer together.
+# An estimate is only there to choose a batch.
+# Take 18 GB of free memory and 512 tokens a sequence, prompt and answer together.
 #
 # `max_batch_size` fills 90 % of the free memory and sets aside two things that live only during a step:
 #
-# - one layer twice: transformers grows a cache by joining old and new into a new tensor;
+# - one layer twice, because transformers grows a cache by joining old and new into a new tensor;
 # - the rebuild of one layer, where the cache holds latents.
 #
-# The third row leaves the rebuild out, so the last two rows differ in nothing else.
-# The two columns say what that batch needs under each library, one layer counted twice.
-# %% [markdown] key="batch" lang="zh" src="35e59502"
+# $$\text{batch} = \left\lfloor \frac{0.9 \cdot M}{T \cdot \big((L + 1) \cdot k + R\big)} \right\rfloor$$
+#
+# | symbol | what it is | value here |
+# |---|---|---|
+# | $M$ | free bytes | 18,000,000,000 |
+# | $T$ | tokens of a sequence | 512 |
+# | $L$ | layers | 61 |
+# | $k$ | cached bytes of a token in a layer | 1,152 |
+# | $R$ | rebuilt bytes of a token in one layer | 114,688 |
+#
+# $$\lfloor 16{,}200{,}000{,}000 \;/\; (512 \cdot (62 \cdot 1{,}152 + 114{,}688)) \rfloor = 170$$
+#
+# That is the last row below. The third row leaves the rebuild out and is otherwise the same.
+# The two last columns of the table say what each batch needs under each library, with one layer counted twice.
+# %% [markdown] key="batch" lang="zh" src="144dcf9a"
 # ## batch 计算器：修正前后
 #
 # 做估算，只是为了选 batch 大小。
@@ -634,11 +687,23 @@ Table(["100 个 token", "字节", "MB", "MiB"], rows, right=["MB", "MiB"], lines
 #
 # `max_batch_size` 使用可用显存的 90%，并为只在一步之内存在的两样东西留出显存：
 #
-# - 有一层会存在两份：transformers 扩展缓存时，把旧的和新的拼接成一个新张量；
+# - 有一层会存在两份，因为 transformers 扩展缓存时，把旧的和新的拼接成一个新张量；
 # - 缓存的是潜在向量时，还有一层的重建。
 #
-# 第三行故意不算重建，所以最后两行只差这一项。
-# 中间两列是该 batch 在两个版本的库里各需要多少显存（有一层按两份计）。
+# $$\text{batch} = \left\lfloor \frac{0.9 \cdot M}{T \cdot \big((L + 1) \cdot k + R\big)} \right\rfloor$$
+#
+# | 符号 | 含义 | 本例取值 |
+# |---|---|---|
+# | $M$ | 可用字节数 | 18,000,000,000 |
+# | $T$ | 一条序列的 token 数 | 512 |
+# | $L$ | 层数 | 61 |
+# | $k$ | 一个 token 在一层缓存的字节数 | 1,152 |
+# | $R$ | 一个 token 在一层重建的字节数 | 114,688 |
+#
+# $$\lfloor 16{,}200{,}000{,}000 \;/\; (512 \cdot (62 \cdot 1{,}152 + 114{,}688)) \rfloor = 170$$
+#
+# 这就是下面的最后一行。第三行故意不算重建，其余相同。
+# 表的最后两列是各个 batch 在两个版本的库里需要多少显存（有一层按两份计）。
 
 # %% key="batch_table" lang="en"
 free, tokens, layers = 18 * 10**9, 512, config["num_hidden_layers"] + 1  # one layer twice
@@ -685,21 +750,21 @@ head = ["batch 由什么决定", "batch", "GB，<= 5.14.1 版", "GB，>= 5.15.0 
 Table(head, rows, right=head[2:])
 
 # %% [markdown] key="batch_read" lang="en"
-# Read the rows against 18 GB.
+# Compare each row with 18 GB.
 #
-# - Row 1 is what happened to the script: under the old library its batch needs more than twice what is there. Under today's library the same batch leaves most of the memory idle.
+# - Row 1 comes from the usual formula. Under the old library its batch needs 46.8 GB, more than twice what is there. Under today's library the same batch leaves most of the memory idle.
 # - Row 3 shows what goes wrong if you correct only the cache formula. The cache fits, but the rebuild of one layer doesn't.
-# - Row 4 fits. In it, the memory that exists for a moment is larger than the cache.
+# - Row 4 fits. Here the memory that exists only for a moment is larger than the cache.
 #
 # The rebuild is what we watched `expand_kv` hold. Other activations come on top, so a real script measures its peak.
-# %% [markdown] key="batch_read" lang="zh" src="2187371c"
+# %% [markdown] key="batch_read" lang="zh" src="e787fc50"
 # 拿每一行与 18 GB 比较。
 #
-# - 第 1 行就是常用公式的结果：在旧版库里，这个 batch 需要的显存超过可用量的两倍。到了现在的版本，同样的 batch 又让大部分显存闲置。
-# - 第 3 行说明只改缓存公式会怎样：缓存放得下，一层的重建放不下。
-# - 第 4 行放得下。其中临时占用的显存比缓存本身还多。
+# - 第 1 行由常用公式得出。在旧版库里，这个 batch 需要 46.8 GB，超过可用量的两倍；到了现在的版本，同样的 batch 又让大部分显存闲置。
+# - 第 3 行说明只改缓存公式会怎样。缓存放得下，一层的重建放不下。
+# - 第 4 行放得下。这里临时占用的显存比缓存本身还多。
 #
-# 这里的重建量就是前面记录到的 `expand_kv` 所占的显存。此外还有别的激活，实际的脚本应当测量峰值。
+# 其中的重建量，就是前面记录到的 `expand_kv` 所占的显存。此外还有别的激活，所以实际的脚本应当测量峰值。
 
 # %% [markdown] key="blame" lang="en"
 # ## What a wrong estimate can and cannot cause
@@ -709,12 +774,11 @@ Table(head, rows, right=head[2:])
 # | too small | a batch that is too big, a peak over the budget, out of memory | memory that stays after the run |
 # | too big | a small batch, an idle GPU | out of memory |
 #
-# It is tempting to conclude more: too big a batch, fragments, therefore memory that will not come back.
-# Nothing supports that step.
-# An estimate is a number and holds no tensor.
-# `empty_cache()` gives back cached memory that is in use by no tensor; memory that a tensor occupies it cannot free ([PyTorch's notes](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)).
-# So the question is which object still holds a tensor, and the size of the batch does not answer it:
-# %% [markdown] key="blame" lang="zh" src="fcc9430c"
+# It is tempting to conclude more: too big a batch, therefore fragments, therefore memory that doesn't come back.
+# But an estimate is only a number, and it holds no tensor.
+# `empty_cache()` gives back cached memory that no tensor uses. It cannot free memory that a tensor occupies ([PyTorch's notes](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)).
+# So ask which object still holds a tensor. The size of the batch does not answer that:
+# %% [markdown] key="blame" lang="zh" src="2d4f48bf"
 # ## 错误的估算能造成什么，不能造成什么
 #
 # | 估算 | 会造成 | 不会造成 |
@@ -722,11 +786,10 @@ Table(head, rows, right=head[2:])
 # | 偏小 | batch 过大，峰值超出预算，显存不足 | 运行结束后显存仍被占用 |
 # | 偏大 | batch 过小，GPU 闲置 | 显存不足 |
 #
-# 有人会继续推论：batch 过大，产生碎片，所以显存收不回来。
-# 这一步没有任何依据。
-# 估算只是一个数字，不持有张量。
-# `empty_cache()` 归还的是没有张量在用的缓存显存；张量占着的显存，它释放不了（见 [PyTorch 文档](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)）。
-# 所以该问的是哪个对象还持有张量，这与 batch 大小无关：
+# 很容易继续往下推，说 batch 过大，所以产生碎片，所以显存收不回来。
+# 可是估算只是一个数字，并不持有张量。
+# `empty_cache()` 能归还没有张量在用的缓存显存，张量占着的显存它释放不了（见 [PyTorch 文档](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)）。
+# 所以该查的是哪个对象还持有张量，这与 batch 大小无关：
 
 # %% key="no_leak" lang="en"
 import gc
@@ -761,12 +824,12 @@ for batch in (2, 64):
 Table(["batch", "缓存的字节", "del 之后对象已销毁"], rows)
 
 # %% [markdown] key="blame_object" lang="en"
-# The weak reference shows that the object died: both caches are gone when their last name is.
-# It does not show what the allocator did with the memory.
+# The weak reference shows that the object died: both caches are gone as soon as their last name is.
+# It doesn't show what the allocator did with the memory.
 # On a GPU the next cell does: *allocated* is what tensors occupy, *reserved* is what PyTorch has taken from the GPU.
-# %% [markdown] key="blame_object" lang="zh" src="27884fff"
-# 弱引用说明的是对象已经销毁：最后一个引用消失，两个缓存都随之销毁。
-# 至于分配器怎样处理那块显存，它看不出来。
+# %% [markdown] key="blame_object" lang="zh" src="55c16d1e"
+# 弱引用说明对象已经销毁，因为最后一个引用一消失，两个缓存都随之销毁。
+# 至于分配器怎样处理那块显存，从弱引用看不出来。
 # 有 GPU 时，下一个单元格会给出答案：**已分配**是张量占用的显存，**已保留**是 PyTorch 从 GPU 拿走的显存。
 
 # %% key="allocator" tags="hardware" lang="en"
@@ -804,20 +867,20 @@ if device == "cuda":
 Table(["之后", "已分配字节", "已保留字节"], rows)
 
 # %% [markdown] key="blame_next" lang="en"
-# Who really keeps memory after `generate()` is the case of [lesson 16](16_where_did_6gb_go.ipynb).
-# %% [markdown] key="blame_next" lang="zh" src="9fd72dbc"
-# `generate()` 之后究竟是谁占着显存，留到[第 16 课](16_where_did_6gb_go.ipynb)再查。
+# What really keeps memory after `generate()` is the case of [lesson 16](16_where_did_6gb_go.ipynb).
+# %% [markdown] key="blame_next" lang="zh" src="a5bcd716"
+# `generate()` 之后究竟是什么占着显存，留到[第 16 课](16_where_did_6gb_go.ipynb)再查。
 
 # %% [markdown] key="ranks" lang="en"
 # ## Eight GPUs, eight copies
 #
 # Tensor parallelism divides KV heads among GPUs.
-# A latent has no heads to divide: each rank's query heads need all of it.
-# %% [markdown] key="ranks" lang="zh" src="320a9cf3"
+# A latent has no heads to divide, because the query heads on every rank need all of it.
+# %% [markdown] key="ranks" lang="zh" src="91e4034a"
 # ## 8 块 GPU，8 份副本
 #
 # 张量并行（TP）把 KV 头分给各块 GPU。
-# 潜在向量没有头可分：每个 rank 上的 query 头都需要完整的潜在向量。
+# 潜在向量却没有头可分，因为每个 rank 上的 query 头都需要完整的潜在向量。
 
 # %% key="predict_ranks"
 predict("all_ranks", ...)
@@ -857,21 +920,19 @@ from minikv.course.charts import lines
 show(lines(of_all, x="一组里的 GPU 数", y="一个 token 在全部 GPU 上的字节数", log="xy"))
 
 # %% [markdown] key="ranks_read" lang="en"
-# A token of the whole model, in bytes.
-# GQA shrinks per rank until every rank has one head (tp 8); from there on heads are replicated.
-# MLA never shrinks: more ranks bring more copies.
+# The numbers are bytes of one token in the whole model.
+# GQA shrinks on each rank until every rank has one head (tp 8). From there on heads are copied.
+# MLA never shrinks, so more ranks only bring more copies.
 #
-# [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) measured what this costs on 8 GPUs with another MLA model, DeepSeek-V4-Flash.
-# With tp 8 the start-up log promised room for 20.43 requests of a million tokens.
-# With 8 data-parallel replicas of the attention, each with a cache of its own requests, it promised 156.9:
-# %% [markdown] key="ranks_read" lang="zh" src="d4928dc2"
-# 表中是整个模型一个 token 的字节数。
-# GQA 的每 rank 份额会一直变小，直到每个 rank 只剩一个头（tp 为 8）；再往上 KV 头就要复制。
-# MLA 从不变小：rank 越多，副本越多。
+# The other way to use 8 GPUs is 8 data-parallel replicas of the attention, each with a cache of its own requests.
+# A user measured both with another MLA model, DeepSeek-V4-Flash: room for 20.43 requests of a million tokens with tp 8, and for 156.9 with 8 replicas. That is nearly the factor of 8 that the copies cost:
+# %% [markdown] key="ranks_read" lang="zh" src="51130bc9"
+# 表中是整个模型里一个 token 的字节数。
+# GQA 在每个 rank 上的份额会一直变小，直到每个 rank 只剩一个头（tp 为 8），再往上 KV 头就要复制。
+# MLA 从不变小，所以 rank 越多，只是副本越多。
 #
-# [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) 用另一个 MLA 模型 DeepSeek-V4-Flash 在 8 块 GPU 上测了这个代价。
-# tp 为 8 时，启动日志显示可容纳 20.43 个百万 token 的请求。
-# 改为 8 份数据并行的注意力，各自只缓存自己的请求，则可容纳 156.9 个：
+# 用 8 块 GPU 还有另一种办法，即 8 份数据并行的注意力，各自只缓存自己的请求。
+# 有用户用另一个 MLA 模型 DeepSeek-V4-Flash 测过两种，tp 为 8 时可容纳 20.43 个百万 token 的请求，改成 8 份数据并行则可容纳 156.9 个。两者之比接近副本所浪费的 8 倍：
 
 # %% key="ranks_dp"
 round(156.9 / 20.43, 2)
@@ -885,7 +946,7 @@ round(156.9 / 20.43, 2)
 # ## 弄坏它
 #
 # 一次只改一个字段，看哪一列会变。
-# 运行之前先想：三个数里哪个取决于 `kv_lora_rank`？哪个取决于头数？
+# 运行之前先想想，三个数里，哪个取决于 `kv_lora_rank`？哪个取决于头数？
 
 # %% key="break_fields" lang="en"
 changes = [{}, {"kv_lora_rank": 1024}, {"qk_rope_head_dim": 1}, {"qk_rope_head_dim": 128}, {"v_head_dim": 256}]
@@ -910,15 +971,15 @@ for change in changes:
 Table(["改动", "常用公式", "展开", "潜在向量"], rows)
 
 # %% [markdown] key="break_read" lang="en"
-# The naive column never moves: it reads none of the fields that MLA is made of.
-# Heads and `v_head_dim` move the expanded cache alone, `kv_lora_rank` the latent alone, the rope part both.
+# The usual formula never moves, because it reads none of the fields that MLA is made of.
+# Heads and `v_head_dim` move only the expanded cache, `kv_lora_rank` moves only the latent, and the rope part moves both.
 #
-# A rope part of 0 is refused instead of computed: without it this model would have no positions.
-# %% [markdown] key="break_read" lang="zh" src="a251bd5d"
-# 朴素那一列始终不变：构成 MLA 的字段，它一个也没读。
+# A rope part of 0 is refused instead of computed, because without it this model would have no positions.
+# %% [markdown] key="break_read" lang="zh" src="76758c1d"
+# 常用公式那一列始终不变，因为构成 MLA 的字段，它一个也没读。
 # 头数和 `v_head_dim` 只影响展开的缓存，`kv_lora_rank` 只影响潜在向量，rope 部分两者都影响。
 #
-# rope 部分设为 0 会直接报错，不会硬算：没有它，这个模型就没有位置信息。
+# rope 部分设为 0 会直接报错，不会硬算，因为没有它，这个模型就没有位置信息。
 
 # %% key="break_zero"
 from minikv.errors import ConfigError
@@ -930,8 +991,8 @@ except ConfigError as error:
 
 # %% [markdown] key="break_trust" lang="en"
 # Now trust `head_dim` and halve the rope part twice.
-# Your estimate falls to a quarter; the cache hardly moves.
-# %% [markdown] key="break_trust" lang="zh" src="2e96e5aa"
+# Your estimate falls to a quarter, but the cache hardly moves.
+# %% [markdown] key="break_trust" lang="zh" src="0916ed33"
 # 再来相信一次 `head_dim`，把 rope 部分减半两次。
 # 估算值降到四分之一，缓存却几乎不变。
 
@@ -954,21 +1015,23 @@ Table(["head_dim", "估算", "缓存"], rows)
 # %% [markdown] key="self" lang="en"
 # ## Recap
 #
-# The usual formula knows only the hidden size: 28,672 B for DeepSeek-V3, with any number of heads.
-# A layer of DeepSeek-V3 makes 81,920 B of K and V out of 1,152 B of latent and rope key; transformers cached the former up to 5.14.1 and caches the latter since.
+# An MLA layer of DeepSeek-V3 makes 81,920 B of K and V out of 1,152 B of latent and rope key. transformers cached the former up to 5.14.1 and caches the latter since.
+# The usual formula knows only the hidden size, so it says 28,672 B for any number of heads: 2.86 times too little for one library, 24.9 times too much for the other.
 # A latent cache still pays for the rebuild: at 32,768 tokens one layer caches 37.7 MB and rebuilds 2,684 MB in every step.
+# Sparse attention (DSA) reads only 2,048 tokens a query, but its indexer adds 256 B to the 1,152.
 # Tensor parallelism does not divide a latent: 16 GPUs hold it 16 times.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="d193cb17"
+# %% [markdown] key="self" lang="zh" src="2b0bb3ab"
 # ## 本课小结
 #
-# 常用公式只看隐藏维度：对 DeepSeek-V3，不管头数是多少，都是 28,672 B。
 # DeepSeek-V3 的一层由 1,152 B 的潜在向量和 rope key 展开成 81,920 B 的 K 和 V；transformers 到 5.14.1 为止缓存后者，之后缓存前者。
-# 缓存潜在向量仍要付出重建的代价：32,768 个 token 时，一层缓存 37.7 MB，每一步却要重建 2,684 MB。
-# 张量并行分不开潜在向量：16 块 GPU 就存 16 份。
+# 常用公式只看隐藏维度，不管头数是多少都是 28,672 B，对一个库只有实际值的 1/2.86，对另一个库是实际值的 24.9 倍。
+# 缓存潜在向量仍要付出重建的代价。例如 32,768 个 token 时，一层缓存 37.7 MB，每一步却要重建 2,684 MB。
+# 稀疏注意力（DSA）每个 query 只读 2,048 个 token，但它的 indexer 要在 1,152 B 之外再加 256 B。
+# 张量并行分不开潜在向量，所以 16 块 GPU 就存 16 份。
 #
 # ## 自我检查
 #
@@ -983,14 +1046,52 @@ explain("who_needs_heads")
 # %% key="explain_leak"
 explain("estimate_and_leak")
 
+# %% [markdown] key="exercises" lang="en"
+# ## Exercises
+#
+# The exercise notebook of this lesson asks for five functions:
+#
+# - 03.1 `expanded_bytes`: K and V of every head.
+# - 03.2 `latent_bytes`: what is cached today. You don't need every argument.
+# - 03.3 `cache_kind`: heads, expanded or latent, from a config and a library version.
+# - 03.4 `max_batch`: a batch-size calculator that counts padding and the memory of a moment.
+# - 03.5 `rank_bytes`: one token on one of `tp` ranks, for MLA and GQA.
+# %% [markdown] key="exercises" lang="zh" src="95ca8ffb"
+# ## 练习
+#
+# 本课的练习 notebook 要你写五个函数：
+#
+# - 03.1 `expanded_bytes`：每个头的 K 和 V。
+# - 03.2 `latent_bytes`：现在缓存的内容。并不是每个参数都用得上。
+# - 03.3 `cache_kind`：根据配置和库版本，判断是 heads、expanded 还是 latent。
+# - 03.4 `max_batch`：一个 batch 计算器，要考虑补齐和临时显存。
+# - 03.5 `rank_bytes`：MLA 与 GQA 在 `tp` 个 rank 中的一个上，一个 token 占多少字节。
+
+# %% [markdown] key="stuck" lang="en"
+# ## If you are stuck
+#
+# | symptom | the command that decides |
+# |---|---|
+# | my number is off by 2.86x, 20x, 25x or 71x | `print(CacheSpec.from_config(config, layout="hf").explain())`: which fields it read; then the same with `"hf-expanded"` |
+# | I don't know what my library caches | `cache.layers[0].keys.shape` after a prefill: `[B, 1, T, 512]` is a latent, `[B, 128, T, 192]` is expanded |
+# | the cache fits on paper, but the run is out of memory | `rebuilt_bytes(config, tokens)`: what one layer's rebuild takes for a moment, for each sequence |
+# %% [markdown] key="stuck" lang="zh" src="6c528ffb"
+# ## 卡住了怎么办
+#
+# | 现象 | 用哪条命令判断 |
+# |---|---|
+# | 我的数字差了 2.86 倍、20 倍、25 倍或 71 倍 | `print(CacheSpec.from_config(config, layout="hf").explain("zh"))`：看它读了哪些字段；再换成 `"hf-expanded"` 对比 |
+# | 不知道我的库缓存的是哪一种 | 预填充后看 `cache.layers[0].keys.shape`：`[B, 1, T, 512]` 是潜在向量，`[B, 128, T, 192]` 是展开的 K |
+# | 纸面上缓存放得下，运行时却显存不足 | `rebuilt_bytes(config, tokens)`：每条序列重建一层 K、V 时临时占用的显存 |
+
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# A script chose its batch for DeepSeek-V3 with the usual formula, and after `generate()` 5.5 GB were free where about 18 GB were expected; a document, "Memory Retention After model.generate() — Root Cause Analysis", blames that formula for it.
-# It explains a gap of 6 GB, but 18 GB minus 5.5 GB is 12.5 GB, and "What a wrong estimate can and cannot cause" shows why it explains neither.
-#
 # In February 2025 a user asked why the Hugging Face code caches far more than the paper promises ([DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238)), with 8,704 elements for the paper's way.
 # "Which library caches which" answers the question; the table of corrections has the 8,704.
+#
+# [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) proposes to cache latents for DeepSeek-V3.2 and GLM-5, too.
+# It is listed as closed, not merged, so the versions in "Which library caches which" rest on our own measurement.
 #
 # In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too big for DeepSeek-V3.2, and a benchmark settled for a batch of 64.
 # That is the second line of "Four answers for one config"; with the indexer's cache it would be 20.4x.
@@ -1000,14 +1101,19 @@ explain("estimate_and_leak")
 #
 # [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) asks what the cache is for if K and V are made again from the latent.
 # "The latent alone does not make decoding cheap" measures it; the answer there was "the trick of matrix absorption".
-# %% [markdown] key="wild" lang="zh" src="6969bb5e"
-# ## 实战现场
 #
-# 有个脚本用常用公式给 DeepSeek-V3 选 batch，`generate()` 之后本该有约 18 GB 空闲，实际只有 5.5 GB；文档《Memory Retention After model.generate() — Root Cause Analysis》把原因归到这个公式。
-# 它解释的是 6 GB 的缺口，而 18 GB 减 5.5 GB 是 12.5 GB；“错误的估算能造成什么，不能造成什么”一节说明，它两个都解释不了。
+# [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) has the start-up logs with 20.43 and 156.9 requests.
+# "Eight GPUs, eight copies" explains them.
+#
+# The estimate that gave this lesson its name, and what it was blamed for, is in [appendix A](A_errata.ipynb).
+# %% [markdown] key="wild" lang="zh" src="45a701ca"
+# ## 实战现场
 #
 # 2025 年 2 月，有用户问 Hugging Face 上的代码为什么缓存得比论文说的多那么多（[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238)），并按论文的做法算出 8,704 个元素。
 # “哪个库缓存哪一种”一节回答了这个问题；8,704 就在那张修正表里。
+#
+# [Transformers PR #48761](https://github.com/huggingface/transformers/pull/48761) 提议让 DeepSeek-V3.2 和 GLM-5 也缓存潜在向量。
+# 它的状态是已关闭、未合并，所以“哪个库缓存哪一种”一节的版本号以我们自己的测量为准。
 #
 # [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上约为实际值的 25 倍，基准测试的 batch 只开到 64。
 # 这就是“同一份配置，四个答案”一节里的第二行；计入 indexer 的缓存是 20.4 倍。
@@ -1015,46 +1121,13 @@ explain("estimate_and_leak")
 # LMCache 的公开计算器先被指“也不对”（[#688](https://github.com/LMCache/LMCache/issues/688)），改成了错的公式（[PR #694](https://github.com/LMCache/LMCache/pull/694)），六天后又改回（[PR #715](https://github.com/LMCache/LMCache/pull/715)）；后来 [#2132](https://github.com/LMCache/LMCache/issues/2132) 再次报告，并指出 [#671](https://github.com/LMCache/LMCache/pull/671) 的数值才对。
 # 修正表的第一行和最后一行就是这两种，每个 token 70,272 B 的那个是对的。
 #
-# [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) 问：如果 K 和 V 还要由潜在向量重新生成，那缓存有什么用？
+# [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) 问，如果 K 和 V 还要由潜在向量重新生成，那缓存有什么用？
 # “只缓存潜在向量，解码并不会变便宜”一节测了代价；那里得到的答复就是矩阵吸收。
-
-# %% [markdown] key="exercises" lang="en"
-# ## Exercises
 #
-# The exercise notebook of this lesson asks for five functions:
+# [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) 里有启动日志，写着 20.43 和 156.9 个请求。
+# “8 块 GPU，8 份副本”一节解释了这两个数。
 #
-# 1. `expanded_bytes`: K and V of every head.
-# 2. `latent_bytes`: what is cached today. One of its arguments is there to tempt you.
-# 3. `cache_kind`: heads, expanded or latent, from a config and a library version.
-# 4. `max_batch`: the calculator that the script should have had, padding and transient memory included.
-# 5. `rank_bytes`: one token on one of `tp` ranks, MLA and GQA.
-# %% [markdown] key="exercises" lang="zh" src="f4a99209"
-# ## 练习
-#
-# 本课的练习 notebook 要你写五个函数：
-#
-# 1. `expanded_bytes`：每个头的 K 和 V。
-# 2. `latent_bytes`：现在缓存的内容。它有一个参数是干扰项。
-# 3. `cache_kind`：根据配置和库版本，判断是 heads、expanded 还是 latent。
-# 4. `max_batch`：脚本本该有的计算器，要考虑补齐和临时显存。
-# 5. `rank_bytes`：MLA 与 GQA 在 `tp` 个 rank 中的一个上，一个 token 占多少字节。
-
-# %% [markdown] key="stuck" lang="en"
-# ## If you are stuck
-#
-# | symptom | the command that decides |
-# |---|---|
-# | my number is off by 2.86x, 20x, 25x or 71x | `print(CacheSpec.from_config(config, layout="hf").explain())`: which fields it read; then the same with `"hf-expanded"` |
-# | I do not know what my library caches | `cache.layers[0].keys.shape` after a prefill: `[B, 1, T, 512]` is a latent, `[B, 128, T, 192]` is expanded |
-# | the cache fits on paper, the run is out of memory | `rebuilt_bytes(config, tokens)`: what one layer's rebuild takes for a moment, for each sequence |
-# %% [markdown] key="stuck" lang="zh" src="ca9f667e"
-# ## 卡住了怎么办
-#
-# | 现象 | 用哪条命令判断 |
-# |---|---|
-# | 我的数字差了 2.86 倍、20 倍、25 倍或 71 倍 | `print(CacheSpec.from_config(config, layout="hf").explain("zh"))`：看它读了哪些字段；再换成 `"hf-expanded"` 对比 |
-# | 不知道我的库缓存的是哪一种 | 预填充后看 `cache.layers[0].keys.shape`：`[B, 1, T, 512]` 是潜在向量，`[B, 128, T, 192]` 是展开的 K |
-# | 纸面上缓存放得下，运行时却显存不足 | `rebuilt_bytes(config, tokens)`：每条序列重建一层 K、V 时临时占用的显存 |
+# 让本课得名的那次估算，以及它被当成了什么问题的原因，见[附录 A](A_errata.ipynb)。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
@@ -1064,5 +1137,5 @@ explain("estimate_and_leak")
 # %% [markdown] key="next" lang="zh" src="1c4f8699"
 # ## 下一课
 #
-# 现在你能说清一个 token 占多少字节：在哪个库里，在几个 rank 上。
-# [第 04 课](04_the_roofline.ipynb)接着问：每个解码步骤**读取**这些字节要花多少时间，GPU 又为什么要等它们。
+# 现在你能说清，在哪个库里、在几个 rank 上，一个 token 占多少字节。
+# [第 04 课](04_the_roofline.ipynb)接着问，每个解码步骤**读取**这些字节要花多少时间，GPU 又为什么要等它们。

@@ -80,7 +80,7 @@ def cache_kind(config: dict, version: tuple[int, int]) -> str:
 check("03.3", cache_kind)
 
 # %% [markdown] key="batch_task" lang="en"
-# ## 03.4 The calculator, right this time
+# ## 03.4 A batch-size calculator
 #
 # Prompts wait in a queue; `lengths` are their tokens, in order.
 # Return how many of the *first* ones can run as one batch within `free_bytes`.
@@ -89,8 +89,8 @@ check("03.3", cache_kind)
 # A token costs `layer_bytes` in each of `layers` layers.
 # During a step one layer is in memory a second time, and one layer rebuilds `rebuilt_bytes` a token; both for all tokens of the batch.
 # If not even the first prompt fits, the answer is 0.
-# %% [markdown] key="batch_task" lang="zh" src="5fda66fe"
-# ## 03.4 这次写对计算器
+# %% [markdown] key="batch_task" lang="zh" src="c7b73f7f"
+# ## 03.4 batch 计算器
 #
 # 提示词在队列里等待，`lengths` 依次是它们的 token 数。
 # 返回在 `free_bytes` 之内，队列**最前面**的多少条可以组成一个 batch。

@@ -1,14 +1,29 @@
 """Lesson 03: the estimate that missed by 2.86x, and what an MLA layer really caches."""
 
+import random
+from typing import Any
+
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l03.batch import BATCH
 from minikv.course.lessons.l03.mla_bytes import BF16, EXPANDED, KIND, LATENT, MLA_MODELS, RANK
-from minikv.plan import CacheSpec
+from minikv.plan import CacheSpec, find_model
+
+
+def _mla_sizes(rng: random.Random) -> dict[str, object]:
+    """Draw a model; the question states its sizes, so that it can be answered on paper."""
+    model = rng.choice(MLA_MODELS)
+    config = find_model(model).config
+    fields = {"heads": "num_attention_heads", "nope": "qk_nope_head_dim", "rope": "qk_rope_head_dim"}
+    fields |= {"v_dim": "v_head_dim", "latent": "kv_lora_rank"}
+    return {"model": model, **{name: config[field] for name, field in fields.items()}}
+
+
+def _token_bytes(model: str, **options: Any) -> int:
+    return CacheSpec.from_config(model, **options).layers[0].token_bytes
 
 
 def _rebuilt_gb(num_tokens: int) -> float:
-    spec = CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded")
-    return num_tokens * spec.layers[0].token_bytes / 1e9
+    return num_tokens * _token_bytes("DeepSeek-V3", layout="hf-expanded") / 10**9
 
 
 LESSON = Lesson(
@@ -23,22 +38,22 @@ LESSON = Lesson(
         ),
         Prediction(
             "expanded_token",
-            lambda rng: {"model": rng.choice(MLA_MODELS)},
-            how="CacheSpec.from_config({model!r}, layout='hf-expanded').layers[0].token_bytes",
+            _mla_sizes,
+            how="{heads} * (({nope} + {rope}) + {v_dim}) * 2",
             unit="bytes",
-            answer=lambda model: CacheSpec.from_config(model, layout="hf-expanded").layers[0].token_bytes,
+            answer=lambda model, **sizes: _token_bytes(model, layout="hf-expanded"),
         ),
         Prediction(
             "latent_token",
-            lambda rng: {"model": rng.choice(MLA_MODELS)},
-            how="CacheSpec.from_config({model!r}, layout='hf').layers[0].token_bytes",
+            _mla_sizes,
+            how="({latent} + {rope}) * 2",
             unit="bytes",
-            answer=lambda model: CacheSpec.from_config(model, layout="hf").layers[0].token_bytes,
+            answer=lambda model, **sizes: _token_bytes(model, layout="hf"),
         ),
         Prediction(
             "rebuilt",
             lambda rng: {"num_tokens": rng.choice([8192, 16384, 32768])},
-            how="{num_tokens} * CacheSpec.from_config('DeepSeek-V3', layout='hf-expanded').layers[0].token_bytes / 1e9",
+            how="{num_tokens} * 128 * (192 + 128) * 2 / 10**9",
             unit="GB",
             answer=_rebuilt_gb,
             tolerance=1.25,
@@ -46,9 +61,9 @@ LESSON = Lesson(
         Prediction(
             "all_ranks",
             lambda rng: {"tp": rng.choice([2, 4, 8, 16])},
-            how="{tp} * CacheSpec.from_config('DeepSeek-V3', tp={tp}).layers[0].token_bytes",
+            how="{tp} * (512 + 64) * 2",
             unit="bytes",
-            answer=lambda tp: tp * CacheSpec.from_config("DeepSeek-V3", tp=tp).layers[0].token_bytes,
+            answer=lambda tp: tp * _token_bytes("DeepSeek-V3", tp=tp),
         ),
     ),
     questions=("heads_cancel", "who_needs_heads", "estimate_and_leak"),
