@@ -6,12 +6,69 @@ import pytest
 
 from minikv.course.lessons.l12.parallel_layouts import two_ways
 from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, md1_wait
-from minikv.plan import CacheSpec, find_gpu
+from minikv.models import load
+from minikv.plan import CacheSpec, find_gpu, max_batch_size, plan_memory, rebuilt_bytes, weight_bytes
+from minikv.plan.flops import crossing_length, flop_cost, step_flops
+from minikv.plan.logs.vllm_pool import vllm_pool
 from minikv.plan.preemption import TransferRates, recompute_seconds, swap_seconds
 from minikv.plan.roofline import decode_work, gpu_roof
 from minikv.simulate import Fleet
+from minikv.units import GIB
 
 SOURCES = Path(__file__).parents[3] / "notebooks" / "src"
+
+
+def the_blocks_of_a_sequence() -> list[str]:
+    blocks = -(-41 // 16)
+    return [f"41 / 16 \\rceil = {blocks}", f"{blocks} \\cdot 16 - 41 = {blocks * 16 - 41}", "= 77.3$"]
+
+
+def the_flops_of_a_step() -> list[str]:
+    model, _ = load("tiny-gqa", dtype="fp32")
+    cost = flop_cost(model.config)
+    said = [f"= {each:,}" for each in (cost.per_token, cost.per_pair, cost.lm_head)]
+    said += [f"= {step_flops(model.config, 16, cached).total:,}$" for cached in (False, True)]
+    return [*said, f"+ 1 = {crossing_length(model.config)}$", f"{crossing_length('Llama-3.1-8B'):,}"]
+
+
+def the_bytes_of_a_token() -> list[str]:
+    spec, weights = CacheSpec.from_config("Llama-3.1-8B"), weight_bytes("Llama-3.1-8B").total
+    scaled = CacheSpec.from_config("Llama-3.1-8B", kv_dtype="fp8_scaled").bytes_for(1)
+    exact = 7 * weights / (3 * spec.bytes_for(1))
+    return [f"= {spec.bytes_for(1):,} ", f"= {scaled:,} B", f"7 \\cdot {weights:,}", f"= {exact:,.2f}$"]
+
+
+def the_bytes_of_layers_that_differ() -> list[str]:
+    gemma, hybrid = CacheSpec.from_config("Gemma-2-9B"), CacheSpec.from_config("Qwen3-Next-80B-A3B")
+    pool = vllm_pool(CacheSpec.from_config("Gemma-4-31B", layout="vllm"))
+    blocks = pool.num_blocks(50 * GIB)
+    new = pool.tokens_printed(blocks, rule="new", max_model_len=131_072, batched_tokens=2048)
+    budget = plan_memory("Qwen3-8B", gpu="A100 SXM 80GB")
+    return [
+        f"= {gemma.bytes_for(32_768):,} ",
+        f"24,576 = {hybrid.bytes_for(4096):,} ",
+        f"{CacheSpec.from_config('Llama-3.1-8B', tp=16).bytes_for(1):,} \\text{{ B",
+        f"= {budget.spec.block_bytes(16):,}$",
+        f"= {budget.measured_form()['available']:,} ",
+        f"= {budget.num_blocks:,}$",
+        f"= {pool.tokens_printed(blocks, rule='old'):,} ",
+        f"{new / 131_072:.4f} \\cdot 131,072 = {new:,}$",
+    ]
+
+
+def the_bytes_of_a_latent() -> list[str]:
+    expanded, latent = (
+        CacheSpec.from_config("DeepSeek-V3", layout=layout).layers[0].token_bytes
+        for layout in ("hf-expanded", "hf")
+    )
+    indexed = CacheSpec.from_config("DeepSeek-V3.2", layout="hf").layers[0]
+    return [
+        f"= {expanded:,} ",
+        f"= {latent:,}$",
+        f"= {rebuilt_bytes('DeepSeek-V3', 1):,} ",
+        f"= {max_batch_size('DeepSeek-V3', 18 * 10**9, 512)}$",
+        f"{latent:,} + {indexed.index_bytes} = {indexed.token_bytes:,} B",
+    ]
 
 
 def the_floor_of_a_step() -> list[str]:
@@ -79,6 +136,11 @@ def the_time_to_first_token() -> list[str]:
 @pytest.mark.parametrize(
     ("lesson", "numbers"),
     [
+        ("00_start_here", the_blocks_of_a_sequence),
+        ("01_why_a_cache", the_flops_of_a_step),
+        ("02_how_many_bytes", the_bytes_of_a_token),
+        ("02b_layers_that_differ", the_bytes_of_layers_that_differ),
+        ("03_the_2_86x_mistake", the_bytes_of_a_latent),
         ("04_the_roofline", the_floor_of_a_step),
         ("05_owned_and_borrowed", what_a_view_keeps),
         ("06_the_linear_cache", the_room_of_a_linear_cache),
