@@ -26,7 +26,7 @@
 # 语言模型每读入一个 token，都要在内存里留下一些数据。
 # **这块内存里存的是什么？推理引擎又为什么把它切成 16 个 token 一块？**
 #
-# 运行下一格：一个小模型在回答问题，它用的块正在一个个填满。
+# 运行下一格，看一个小模型回答问题，它用的块一个个填满。
 
 # %% key="live" lang="en"
 from itertools import islice
@@ -124,7 +124,7 @@ print(*(finding.line("zh") for finding in examine()), sep="\n")
 # You don't need a GPU.
 # Every lesson runs on a CPU and downloads nothing. If you do have a GPU, the same cells measure the GPU.
 # %% [markdown] key="no_gpu" lang="zh" src="b082677d"
-# 没有 GPU 也能学：每一课都可以在 CPU 上运行，而且不下载任何东西。
+# 没有 GPU 也能学，因为每一课都可以在 CPU 上运行，而且不下载任何东西。
 # 如果有 GPU，同样的单元格测出来的就是 GPU。
 
 # %% [markdown] key="words" lang="en"
@@ -158,7 +158,7 @@ print(*(finding.line("zh") for finding in examine()), sep="\n")
 # | `show(widget)` | 画出可以操作的图；不能运行代码的地方，则显示图片和文字 |
 # | `t("key")` | 取一句当前语言的文字 |
 #
-# 猜错没有任何损失，所以请养成习惯：先猜，再运行下一格。
+# 猜错没有任何损失，所以请养成先猜、再运行下一格的习惯。
 # 自己猜错过的数字，往往记得最牢。
 #
 # 在 Colab 和 GitHub 上，单元格下面留着以前运行的结果，答案也在其中。
@@ -177,7 +177,7 @@ print(*(finding.line("zh") for finding in examine()), sep="\n")
 # “80 GB 的显卡用掉了 83 GB”，看上去像 bug，其实不一定。
 # 83 的单位是 10<sup>9</sup> 字节，而标称 80 的显卡，按这个单位算，显存不止 80。
 #
-# 这是第一道预测题：把 `...` 换成一个数字，再运行一次。
+# 这是第一道预测题，请把 `...` 换成一个数字，再运行一次。
 
 # %% key="predict_label"
 predict("label_gb", ...)
@@ -283,8 +283,8 @@ Table(head, rows, right=head[1:], lines=[f"83 GB = {gib(83 * 10**9):.1f} GiB"])
 # 每一层都会为每个 token 算出两个向量：K（key，键）和 V（value，值）。后面的每一步还要用到它们，所以算好之后就存起来。
 # 存放它们的内存叫 **KV 缓存**（KV cache）。没有它会怎样，[第 01 课](01_why_a_cache.ipynb)会演示。
 #
-# 这个模型随程序包一起安装，只有两层，用一个 CPU 线程训练了 18 分钟，只会做一件事：
-# 读入一些人名和城市，中间夹杂着别的词；看到问号和一个人名，就说出这个人名后面的城市。
+# 这个模型随程序包一起安装，只有两层，用一个 CPU 线程训练了 18 分钟，只会做一件事。
+# 它读入一些人名和城市，中间夹杂着别的词；看到问号和一个人名，就说出这个人名后面的城市。
 # 正确答案只出现在提示词里，所以模型必须回头去查。
 
 # %% key="model" lang="en"
@@ -306,7 +306,7 @@ Table(["提示词", "回答", "正确答案"], [[asked.text, said.split()[0], as
 # Every step ends with one new token.
 # %% [markdown] key="generate_words" lang="zh" src="cd0e1f5f"
 # 输出的第一个词就是答案。
-# 之后模型照训练时的样子继续写：自问自答，没过多久就开始重复同一个问题。
+# 之后模型照训练时的样子继续写，自问自答，没过多久就开始重复同一个问题。
 #
 # 提示词（prompt）就是这 11 个词，前面再加一个表示开头的 `<bos>`，一共 12 个 token。
 #
@@ -462,7 +462,7 @@ show(lines({"占用": taken, "需要": needed}, x="缓存里的 token", y="字�
 # %% [markdown] key="formula" lang="zh" src="4b09be44"
 # ## 公式
 #
-# 把上面的观察写成三个公式：一条序列占几个块，空着几个槽位，一个块池能放多少个 token。
+# 把上面的观察写成三个公式，分别算一条序列占几个块、空着几个槽位，以及一个块池能放多少个 token。
 #
 # $$\text{块数} = \left\lceil \frac{T}{B} \right\rceil \qquad \text{空槽位} = \text{块数} \cdot B - T \qquad \text{块池可容纳的 token 数} = N \cdot B$$
 #
@@ -474,9 +474,9 @@ show(lines({"占用": taken, "需要": needed}, x="缓存里的 token", y="字�
 #
 # $$\lceil 41 / 16 \rceil = 3 \qquad 3 \cdot 16 - 41 = 7 \qquad 6 \cdot 16 = 96$$
 #
-# 第一个公式里的符号表示向上取整：一个块哪怕只填了一部分，也要整块占用。
+# 第一个公式里的符号表示向上取整，因为一个块哪怕只填了一部分，也要整块占用。
 #
-# 再把第三个公式用到真实的显卡上：一块 H200，跑一个 8B 模型。
+# 再把第三个公式用到真实的显卡上，例如用一块 H200 跑 8B 模型。
 # 一个块存放 16 个 token 在所有层的 K 和 V，所以 N 个块能放 N × 16 个 token。
 # 至于 N 是怎么来的，[第 08 课](08_allocate_kv_cache.ipynb)再讲。
 
@@ -527,7 +527,7 @@ check("00.2", blocks_needed)
 # If the course knows your mistake, the hints are about that mistake.
 # `seed=` draws other cases, and a class that agrees on a seed works on the same numbers.
 # %% [markdown] key="hints" lang="zh" src="d36449c2"
-# 提示分三级：第一级说现象，第二级说违反了哪条规则，第三级说该看哪里。
+# 提示分三级，第一级说现象，第二级说违反了哪条规则，第三级说该看哪里。
 # 如果你犯的是课程已知的错误，提示就针对这个错误来写。
 # 换一个 `seed=` 就换一批用例；全班约定同一个 seed，大家做的就是同一组数字。
 
@@ -617,7 +617,7 @@ Table(["代码", "说明"], refused)
 # 引擎把缓存切成块：41 个 token 需要 3 个 16 token 的块，空着 7 个槽位。
 # 每块 16 个 token 时，N 个块能放 N × 16 个；在一块 H200 上，Llama-3.1-8B 能放 892,496 个。
 # 块越小，浪费越少，块表越长：每块 16 个 token 时有 1.3% 的槽位空着，2,048 个时是 77%。
-# 显卡的标称值只是名字：标称 80 的 A100，torch 可见的是 79.25 GiB。
+# 显卡的标称值只是名字，例如标称 80 的 A100，torch 可见的是 79.25 GiB。
 #
 # ## 自我检查
 #
@@ -688,7 +688,7 @@ explain("what_is_free")
 # %% [markdown] key="wild" lang="zh" src="387b56b0"
 # ## 实战现场
 #
-# 2024 年 5 月，有用户在读一个推理服务的源码时提问：BLOCK_SIZE 指的是什么，为什么是 16，能容纳的 token 数又为什么等于 `num_blocks * BLOCK_SIZE`（[text-generation-inference issue 1883](https://github.com/huggingface/text-generation-inference/issues/1883)）。
+# 2024 年 5 月，有用户在读一个推理服务的源码时提问，BLOCK_SIZE 指的是什么，为什么是 16，能容纳的 token 数又为什么等于 `num_blocks * BLOCK_SIZE`（[text-generation-inference issue 1883](https://github.com/huggingface/text-generation-inference/issues/1883)）。
 # 上面“公式”一节用一次函数调用就回答了。
 #
 # 某个训练库的合并请求举例说，一次训练 ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348)，意思是 80 GB 的机器用掉了 83 GB。
@@ -772,7 +772,7 @@ explain("what_is_free")
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
-# 你只需要记住一点：预填充之后，每一步读入一个 token，缓存也只增加一个 token。
+# 你只需要记住，预填充之后，每一步读入一个 token，缓存也只增加一个 token。
 #
 # ### 你有多少时间？
 #
@@ -840,5 +840,5 @@ explain("what_is_free")
 # ### 你的作业保存在哪里
 #
 # `minikv lab --lang zh` 把课程复制到文件夹 `minikv-course`，并在 JupyterLab 里打开。
-# 升级之后再运行一次就行：你改过的 notebook 不会被覆盖，新版本会另存为同目录下的 `NAME.new.ipynb`。
+# 升级之后再运行一次就行，你改过的 notebook 不会被覆盖，新版本会另存为同目录下的 `NAME.new.ipynb`。
 # 每个 notebook 都有中英文两版，页首的链接通往另一种语言；不加 `--lang zh` 就从英文版开始。

@@ -197,10 +197,10 @@ Table(["Q", "K", "V", "结果"], shapes, lines=[f"只用最后一个 query，结
 # %% [markdown] key="model" lang="zh" src="6b3e40f5"
 # ## 用来做实验的模型
 #
-# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，不过这次没有套引擎：前面的 `load` 直接返回了模型和分词器（tokenizer）。
+# 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，不过这次没有套引擎，前面的 `load` 直接返回了模型和分词器（tokenizer）。
 # 它是一个小 Llama，采用分组查询注意力（GQA），4 个 query 头共用 2 个 KV 头。
 #
-# 它学会的事情是回忆：文本里出现过 `jack vienna`，后面问 `? jack`，它就回答 `vienna`。
+# 它学会的事情是回忆。例如文本里出现过 `jack vienna`，后面问 `? jack`，它就回答 `vienna`。
 # 这样一对人名和城市，下面叫作一条**事实**。
 # 答案要么对要么错，所以缓存一旦出问题，马上就能看出来。
 # 训练文本最长 257 个 token，远远超出这个长度时，不管用不用缓存，它都会答错。
@@ -247,7 +247,7 @@ Table(["设备", "参数", "层数"], [[str(device), parameters, config.num_hidd
 # 有了因果掩码，一个 token 只能看到自己和前面的 token，看不到后面的。
 # 因此在每一层里，它的计算结果只取决于自己和前面的内容，后来加进来的 token 影响不到它。
 #
-# 验证方法很直接：先送入去掉最后一个 token 的提示词，再送入完整的提示词，比较两次都有的那些 token 的 K 和 V。
+# 验证方法很直接，先送入去掉最后一个 token 的提示词，再送入完整的提示词，比较两次都有的那些 token 的 K 和 V。
 
 # %% key="unchanged-cell" lang="en"
 def prefill(tokens):
@@ -297,7 +297,7 @@ Table(["层", "K 的形状", "token 数", "K 和 V 相同"], rows)
 # ## token 完全相同
 #
 # 下面把两种做法写进同一个循环。
-# 区别只在 `fed`：送入整个序列，还是只送入最新的 token。
+# 区别只在 `fed`，也就是送入整个序列，还是只送入最新的 token。
 # 参数 `shift` 先不用管，后面要用它来制造错误。
 
 # %% key="generate-cell" lang="en"
@@ -370,7 +370,7 @@ Table(["缓存", "10 个新词", "10 步送入的 token"], rows, lines=[f"正确
 # ## 用了缓存，答案也对吗？
 #
 # 只试一个提示词可能是碰巧，何况它的答案出自读入提示词的那一步。
-# 所以再做一个更难的测试：20 个提示词，每个有 8 条事实，夹在别的词中间。
+# 所以再做一个更难的测试，用 20 个提示词，每个有 8 条事实，夹在别的词中间。
 # 第一种做法送入整个提示词。
 # 第二种做法先送入问题之前的全部内容，留下缓存，然后只送入问题，也就是 `?` 和一个人名这两个 token。
 # 这样一来，事实要影响答案，就只能通过缓存里的 K 和 V。
@@ -500,11 +500,11 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
 #
 # $p$ 开头的 2，是因为每个权重要做一次乘法和一次加法。
-# $a$ 里的 4 是它的两倍：$QK^\top$ 算一次，乘 $V$ 又算一次。
+# $a$ 里的 4 是它的两倍，因为 $QK^\top$ 算一次，乘 $V$ 又算一次。
 #
 # 例如 $n = 16$ 的一步，不用缓存要 $16 \cdot 589{,}824 + 16^2 \cdot 1{,}024 + 50{,}176 = 9{,}749{,}504$ 个 FLOP，使用缓存只要 $589{,}824 + 16 \cdot 1{,}024 + 50{,}176 = 656{,}384$ 个。
 #
-# 接下来用函数调用算同样的公式：先是小模型和一个真实模型的三个系数，再是真实模型在 1,000 个 token 处的一步。
+# 接下来用函数调用算同样的公式，先是小模型和一个真实模型的三个系数，再是真实模型在 1,000 个 token 处的一步。
 
 # %% key="cost-cell" lang="en"
 from dataclasses import astuple
@@ -613,7 +613,7 @@ Table(["缓存", "n", "投影", "注意力", "lm_head"], rows, title="一步的 
 # 沿着各列往下看，每一行的 $n$ 都是上一行的两倍。
 # 不用缓存时，投影翻倍，注意力变成四倍；使用缓存时，投影不变，注意力翻倍。
 #
-# 再反过来试试：假装只知道总数。
+# 再反过来试试，假装只知道总数。
 # 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，然后把系数与配置算出的作比较：
 
 # %% key="fit-cell" lang="en"
@@ -691,8 +691,8 @@ predict("crossing", ...)
 # `round` removes the rounding errors of the fit. Here $p$ is an exact multiple of $a$, so an error in the last bit would cost one token.
 # `bisect` halves the range until it has the first length at which attention is ahead.
 # %% [markdown] key="crossing-search" lang="zh" src="e584fce4"
-# 小模型可以用两种办法核对：用拟合出的系数算，或者直接去数。
-# `round` 用来去掉拟合的舍入误差：这里 $p$ 恰好是 $a$ 的整数倍，最后一位稍有误差，结果就会差一个 token。
+# 小模型可以用两种办法核对，用拟合出的系数算，或者直接去数。
+# `round` 用来去掉拟合的舍入误差。这里 $p$ 恰好是 $a$ 的整数倍，最后一位稍有误差，结果就会差一个 token。
 # `bisect` 不断二分，直到找出注意力首次领先的长度。
 
 # %% key="crossing-cell" lang="en"
@@ -755,7 +755,7 @@ show(lines(series, points=points, x="n：序列的 token 数", y="一步的 FLOP
 #
 # Now we time the same steps on this machine, in three rounds. For each length we show the fastest of twelve steps, four in each round after one to warm up.
 # %% [markdown] key="time" lang="zh" src="1bfda5a9"
-# 两个坐标轴都是对数刻度：$n$ 翻倍时，斜率为 1 的线翻倍，斜率为 2 的线变成四倍。
+# 两个坐标轴都是对数刻度，所以 $n$ 翻倍时，斜率为 1 的线翻倍，斜率为 2 的线变成四倍。
 # 实际计数的圆点都落在公式的线上。
 #
 # ## FLOP 不等于秒
@@ -833,7 +833,7 @@ show(lines(series, x="n：序列的 token 数", y="是 n = 16 时一步的多少
 # 时间可能增长得慢一些，因为每一步里有一部分开销与长度无关。
 # 时间也可能增长得快一些，因为计数只算矩阵乘法，而 `eager` 还要对每个头的 $n \times n$ 个得分做缩放、加掩码和归一化，每次都要把它们全部读写一遍。
 #
-# 不随长度增长的部分，有一项可以数出来：不管计算量多小，每个张量操作都要由 Python 和 PyTorch 启动一次。
+# 不随长度增长的部分，有一项可以数出来，因为不管计算量多小，每个张量操作都要由 Python 和 PyTorch 启动一次。
 # 下面的类能看到一步里的每个操作。
 
 # %% key="operations-mode"
@@ -887,7 +887,7 @@ Table(["n", "不用缓存的操作数", "使用缓存的操作数"], rows)
 # %% [markdown] key="time-why" lang="zh" src="9865bc9e"
 # 操作数不随 $n$ 增长，用了缓存也没有少多少，所以启动操作的开销两种做法都躲不掉。
 # 模型越小，这一点越明显，因为每个操作本身没多少要算的。
-# 换成大模型，起作用的是另一个下限：哪怕只送入一个 token，每一步也要从显存把全部权重读一遍。
+# 换成大模型，起作用的是另一个下限，因为哪怕只送入一个 token，每一步也要从显存把全部权重读一遍。
 # [第 04 课](04_the_roofline.ipynb)会测量它。
 #
 # 所以，FLOP 数说明的是两种做法怎样**增长**，而不是一步要花多少时间。
@@ -988,11 +988,11 @@ Table(["提示词", "新 token", "比值"], rows, title="Llama-3.1-8B 的一段�
 # We pay for the saved work with memory, because K and V of every token stay there until the sequence ends.
 # `CacheSpec` knows how many bytes that takes. Here its answer stands beside the size of the tensors that our loop left behind.
 # %% [markdown] key="ratio-why" lang="zh" src="f2559bd3"
-# 单看一步，不用缓存的开销接近 $n$ 倍：缓存让投影**和**注意力都变成 $n$ 分之一，只有 logits 不变。
-# 再看整段回复：提示词很长时，倍数接近新 token 的个数，因为提示词无论如何都要算一次。
+# 单看一步，不用缓存的开销接近 $n$ 倍，因为缓存让投影**和**注意力都变成 $n$ 分之一，只有 logits 不变。
+# 再看整段回复。提示词很长时，倍数接近新 token 的个数，因为提示词无论如何都要算一次。
 # 而且这只是 FLOP。从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
 #
-# 关于计数，还有一点要注意：注意力是按完整的 $n \times n$ 方阵计的，`eager` 就是这样算的。
+# 关于计数，还有一点要注意。注意力是按完整的 $n \times n$ 方阵计的，`eager` 就是这样算的。
 # 如果 kernel 会跳过被掩码挡住的部分，不用缓存的一步大约只需做一半。
 #
 # ## 缓存的代价
@@ -1099,10 +1099,10 @@ Table(["提示词", "晚一格，10 个新词却完全不变"], [[len(prompts), 
 # 没有报错，没有警告，输出的词多半也没变。对这个提示词，以及 20 个里的 14 个，只比较文字的测试都会通过。
 # 可是 logits 已经变了。
 #
-# 原因在于 Llama 的位置编码 RoPE：它按位置旋转 query 和 key，使得分只取决于两个 token 之间的**距离**。
+# 原因在于 Llama 的位置编码 RoPE。它按位置旋转 query 和 key，使得分只取决于两个 token 之间的**距离**。
 # 位置一错，到提示词的每个距离就都差了一。
 # 这个模型按人名找事实，不管它在什么地方，所以大多数距离对它影响不大。
-# 但有一个距离很要紧：城市属于**紧挨在它前面**的那个人名。
+# 但有一个距离很要紧，因为城市属于**紧挨在它前面**的那个人名。
 #
 # 要看清这一点，可以仿照服务端的做法，把很长的提示词分成几段读入（分块预填充，[第 11a 课](11a_continuous_batching.ipynb)）。
 # 把 20 个提示词各切成两段，第二段的位置晚几格。
@@ -1354,11 +1354,11 @@ Table(head, rows, title=f"共 {asked_in_all} 个问题")
 # %% [markdown] key="answer" lang="zh" src="932c4821"
 # ## 本课小结
 #
-# 不用缓存时，每一步都把所有的行重算一遍；使用缓存时只算一行：第一张图里是 54 行对 15 行。
-# 旧 token 的 K 和 V 之所以可以保留，是因为它们不会再变：因果掩码让前面的 token 看不到后面的。
+# 不用缓存时，每一步都把所有的行重算一遍；使用缓存时只算一行，例如第一张图里是 54 行对 15 行。
+# 旧 token 的 K 和 V 之所以可以保留，是因为因果掩码让前面的 token 看不到后面的，所以它们不会再变。
 # 缓存让一步的 FLOP 数大约变成 $n$ 分之一（Llama-3.1-8B 在 1,000 个 token 处是 932 倍），时间却省不了这么多，因为启动操作和读取权重的开销还在。
 # Llama-3.1-8B 从 26,625 个 token 起，注意力的开销超过所有权重矩阵。
-# 文字相同说明不了什么：所有位置都晚一格时，20 段文字里有 14 段没变，logits 却都变了。所以要比较 logits。
+# 文字相同说明不了什么。例如所有位置都晚一格时，20 段文字里有 14 段没变，logits 却都变了。所以要比较 logits。
 #
 # ## 自我检查
 #
@@ -1421,4 +1421,4 @@ explain("edited_message")
 #
 # ## 下一课
 #
-# [第 02 课](02_how_many_bytes.ipynb)只需要这里的一个结论：每个 token 在每一层都会留下 K 和 V。接下来算它到底是多少字节。
+# [第 02 课](02_how_many_bytes.ipynb)只需要这里的一个结论，即每个 token 在每一层都会留下 K 和 V。接下来算它到底是多少字节。

@@ -207,7 +207,7 @@ Table(["手算，B", "bytes_for(1)"], [[by_hand, spec.bytes_for(1)]])
 # If you wonder where its number comes from, ask it: the spec names each field that it read.
 # %% [markdown] key="explain_spec" lang="zh" src="c89878cc"
 # `from_config` 可以接收目录里的模型名、`config.json`、模型文件夹、dict，也可以接收 Hugging Face 的配置对象。
-# 想知道数字从哪里来，直接问它就行：它会列出读过的每个字段。
+# 想知道数字从哪里来，直接问它就行，它会列出读过的每个字段。
 
 # %% key="explain_spec_code" lang="en"
 spec.shown("en")
@@ -326,7 +326,7 @@ Table(["因子", "代入数字", "倍数"], rows)
 # 多头注意力（MHA）给每个注意力头都配一个 KV 头；分组查询注意力（GQA）让一组注意力头共用一个；多查询注意力（MQA）则让所有注意力头共用一个。
 # 对公式来说，变的只有 $H_{kv}$。
 #
-# 下面的第三个模型是虚构的：假如 Llama-3.1-8B 采用 MQA。
+# 下面的第三个模型是虚构的，即采用 MQA 的 Llama-3.1-8B。
 
 # %% key="predict_gqa"
 predict("gqa_saves", ...)
@@ -458,10 +458,10 @@ Table(head, rows, right=head[1:2], lines=[f"{len(rows)} / {checked}"])
 # In configs you find `head_dim` in three spellings: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama).
 # `null` and nothing mean the same: divide.
 # %% [markdown] key="head_dim_read" lang="zh" src="bb45dc64"
-# 最后一列是真实值除以简单估算的值，可以看到误差有两个方向：
-# Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 只有约四分之三，而 Qwen3.5-27B 的商甚至不是整数。
+# 最后一列是真实值除以简单估算的值，可以看到误差有两个方向。
+# 例如 Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 只有约四分之三，而 Qwen3.5-27B 的商甚至不是整数。
 #
-# 配置里的 `head_dim` 有三种写法：写数字（Qwen3），写 `null`（现在 transformers 保存的 Mixtral），或者干脆不写（Llama）。
+# 配置里的 `head_dim` 有三种写法，即写数字（Qwen3），写 `null`（现在 transformers 保存的 Mixtral），或者干脆不写（Llama）。
 # `null` 与不写的含义相同，都是用除法。
 
 # %% key="three_ways"
@@ -544,7 +544,7 @@ CacheSpec.from_config(config).shown("zh")
 #
 # 没有 `num_key_value_heads`，两个配置类都会退回 32 个 KV 头，每个 token 的开销变成 4 倍。
 # 这时不会有任何报错，因为配置是合法的，只不过描述的是一个 MHA 模型。
-# 要发现问题，就看 spec 的表：KV 头是 32 个，而“取自配置”的字段里已经没有 `num_key_value_heads`。
+# 要发现问题，就看 spec 的表，那里的 KV 头是 32 个，而“取自配置”的字段里已经没有 `num_key_value_heads`。
 
 # %% [markdown] key="dtype" lang="en"
 # ## The cache has its own dtype
@@ -712,7 +712,7 @@ explain("seven_b_at_4k")
 # %% [markdown] key="exercise" lang="zh" src="29a5fb8d"
 # ## 练习
 #
-# 第一道练习就在这里：把 `...` 换成公式，运行单元格。
+# 第一道练习就在这里，请把 `...` 换成公式，运行单元格。
 # `k_dim` 和 `v_dim` 分别是 K 和 V 的 $D$，多数模型里两者相等；`itemsize` 就是 $s$。
 #
 # 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
@@ -775,5 +775,5 @@ Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.ex
 # ## 下一课
 #
 # 只要每一层都保存每个 token 的 K 和 V，你现在就能给一个 token 定价。
-# [第 02b 课](02b_layers_that_differ.ipynb)讲不这样做的层：滑动窗口层、状态大小固定的层，以及头分在几块 GPU 上的层。
+# [第 02b 课](02b_layers_that_differ.ipynb)讲不这样做的层，即滑动窗口层、状态大小固定的层，以及头分在几块 GPU 上的层。
 # 它用到本课的公式，以及“先问缓存了什么，再做乘法”的习惯。

@@ -243,7 +243,7 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 # If your process holds more than you calculated, check this first: for one forward over a long prompt, a window saves nothing.
 # %% [markdown] key="measure_read" lang="zh" src="04125b48"
 # 无论是缓存的字节还是占用的字节，都与实测一个字节不差。
-# 第 0 层是滑动窗口层，最后一列第一行就是上面那道题的答案：40 × 512 B = 20,480 B。
+# 第 0 层是滑动窗口层，最后一列第一行就是上面那道题的答案，即 40 × 512 B = 20,480 B。
 #
 # 原因在于张量怎样共用内存。读完提示词之后，滑动窗口层保留的是最后 15 个 token 的**视图**，而视图会让整块存储一直存活，也就是全部 40 个 token。
 # 下一步，它把 15 个旧 token 和新 token 拼成 16 个 token 的新张量，只保留其中 15 个的视图，旧存储随之释放，剩下 16 × 512 B = 8,192 B。
@@ -269,8 +269,8 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 # ## 状态不增长的层
 #
 # Qwen3-Next 的 48 层里，每四层只有一层是注意力，共 12 层。
-# 其余 36 层是循环层：每条序列在那里只有一份大小固定的状态，与长度无关。
-# 所以一条序列的开销是一个常数加一个乘积：
+# 其余 36 层是循环层，每条序列在那里只有一份大小固定的状态，与长度无关。
+# 所以一条序列的开销是一个常数加一个乘积。
 #
 # $$\text{字节}(n) = S + n \cdot t$$
 #
@@ -365,7 +365,7 @@ except ConfigError as error:
 # tp = 3 is refused, because a GPU would hold a part of a head. The error says the numbers and what you can do, like every error of the package.
 # %% [markdown] key="tp_read" lang="zh" src="ebd8320b"
 # tp 不超过 8 时，KV 头被切分到各块 GPU，整组 GPU 合起来每个字节只存一份。
-# tp = 16 时 GPU 比 KV 头多，于是每两块 GPU 各存同一个头的副本：单块 GPU 不再节省，整组却存了两份。
+# tp = 16 时 GPU 比 KV 头多，于是每两块 GPU 各存同一个头的副本，结果是单块 GPU 不再节省，整组却存了两份。
 #
 # $$\text{每个 rank 的头数} = \max(1,\ H_{kv} / tp)$$
 #
@@ -462,7 +462,7 @@ Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in 
 # The tokens belong to the whole *pool*. Qwen3-8B has 40,960 positions, so no single sequence can use them all.
 # %% [markdown] key="variables_read" lang="zh" src="8a1d6ed3"
 # 这里的 `used`、`peak`、`current` 只是纸面上的估算，[第 08 课](08_allocate_kv_cache.ipynb)会在运行中的模型上实测并对比。
-# `total` 也不是实测：它取自一份公开日志，只精确到 0.01 GiB，你的机器上可能不同。
+# `total` 也不是实测，它取自一份公开日志，只精确到 0.01 GiB，你的机器上可能不同。
 # 最后的 token 数属于整个**块池**。Qwen3-8B 只有 40,960 个位置，任何一条序列都用不完它。
 
 # %% [markdown] key="coda" lang="en"
@@ -556,9 +556,9 @@ show(lines(printed, x="max_model_len", y="打印的 token 数", log="x", levels=
 # ## 本课小结
 #
 # 滑动窗口层最多保留 窗口 - 1 个 token，所以 32,768 个 token 时，Gemma 2 9B 占 5.91 GiB，而不是 10.50。
-# 缓存的字节不等于占用的字节：刚读完 40 个 token 的提示词时，窗口为 16 的层仍然占着全部 40 个 token 的存储。
+# 缓存的字节不等于占用的字节。例如刚读完 40 个 token 的提示词时，窗口为 16 的层仍然占着全部 40 个 token 的存储。
 # 循环层的开销是常数，在 Qwen3-Next 里相当于 3,168 个 token。
-# 张量并行最多把 KV 头分到每块 GPU 一个，再多就只能复制：tp = 16 时，Llama-3.1-8B 的 8 个头各存两份。
+# 张量并行最多把 KV 头分到每块 GPU 一个，再多就只能复制，例如 tp = 16 时，Llama-3.1-8B 的 8 个头各存两份。
 # 同一个 20,480 块的块池，既会打印成 54,608 个 token，也会打印成 530,400 个，所以要比较块数或字节数。
 
 # %% [markdown] key="check_yourself" lang="en"
@@ -582,7 +582,7 @@ explain("more_than_calculated")
 # %% [markdown] key="exercise" lang="zh" src="3580bfef"
 # ## 练习
 #
-# 练习 notebook 里有三道题：带窗口的一批序列占多少字节（02b.1）、精确的反函数（02b.2），以及每个 rank 的 KV 头数（02b.3）。
+# 练习 notebook 里有三道题，即带窗口的一批序列占多少字节（02b.1）、精确的反函数（02b.2），以及每个 rank 的 KV 头数（02b.3）。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
@@ -621,7 +621,7 @@ format_bytes(gemma.held_bytes_for(8000, step=8000) - gemma.bytes_for(8000))
 # %% [markdown] key="next" lang="zh" src="a5e4fb10"
 # ## 实战现场
 #
-# 2026 年 5 月，有用户升级 vLLM 后重启 Gemma 4 31B：日志里的 KV 缓存从约 55k token 变成约 525k，而块池始终是 50 GB 左右（[vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)）。
+# 2026 年 5 月，有用户升级 vLLM 后重启 Gemma 4 31B，日志里的 KV 缓存从约 55k token 变成约 525k，而块池始终是 50 GB 左右（[vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)）。
 # “屏幕上的数字不等于容量”一节把两种打印都算了出来；原帖没有写 `max_model_len`，取 131,072 时，两种规则相差的倍数与它报告的相近。
 #
 # [issue 40691](https://github.com/vllm-project/vllm/issues/40691) 说明了旧的打印为什么会误导人。
