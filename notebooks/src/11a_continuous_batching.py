@@ -17,19 +17,19 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# Many people ask at the same moment, and the cache has room for a part of their requests.
-# **How does an engine answer all of them, and keep the GPU busy meanwhile?**
+# Many people ask at the same moment, and the cache has room for a part of their requests only.
+# **How does an engine run 256 requests when only a third of them fit?**
 #
-# You can't compute the requests one by one: a step over 64 sequences takes only two to three times as long as a step over one. And if you fill a batch once and wait until all of it has finished, short answers wait for the longest.
+# One by one would be slow: a step over 64 sequences takes only two to three times as long as a step over one. Filling a batch and waiting until all of it has finished is slow, too, because short answers wait for the longest.
 #
 # Below, eight requests share four seats. A row is a seat, a column is a step, a colour is a request.
-# %% [markdown] key="question" lang="zh" src="e2426d0e"
+# %% [markdown] key="question" lang="zh" src="adbe5634"
 # ## 问题
 #
 # 很多人同时提问，而缓存只放得下其中一部分请求。
-# **推理引擎怎样回答所有人，又不让 GPU 闲着？**
+# **只放得下三分之一，推理引擎怎样跑完 256 个请求？**
 #
-# 不能一个一个算：一步算 64 条序列，用时只有一步算一条的两三倍。也不能凑齐一批、等全部结束再换下一批，因为短的回答会被最长的拖住。
+# 一个一个算太慢：一步算 64 条序列，用时只有一步算一条的两三倍。凑齐一批、等全部结束再换下一批也慢，因为短的回答会被最长的拖住。
 #
 # 下面是八个请求，并发上限为 4。一行是一路，一列是一步，一种颜色是一个请求。
 
@@ -57,7 +57,6 @@ from minikv.course.motion import BatchingMotion
 
 # The same two runs, step by step: press play, or drag the slider.
 show(BatchingMotion("en", {"static batches of four": static, "continuous batching": continuous}, 4))
-
 # %% key="seats_motion" lang="zh"
 from minikv.course.motion import BatchingMotion
 
@@ -65,34 +64,38 @@ from minikv.course.motion import BatchingMotion
 show(BatchingMotion("zh", {"静态批处理，每批四个": static, "连续批处理": continuous}, 4))
 
 # %% [markdown] key="able" lang="en"
-# Both pictures are drawn from runs of a real scheduler. In the static batches almost half of the cells compute nothing.
+# Both pictures are drawn from runs of a real scheduler. In the static batches almost half of the cells are idle.
 #
 # After this lesson you can
 #
-# - say which sequences run in the next step, and with which of their tokens,
-# - build the arrays that one forward needs for all of them,
-# - write the two methods of a scheduler that let a sequence in and give it its share of a step.
-# %% [markdown] key="able" lang="zh" src="987175bd"
-# 两张图都出自真正的调度器。静态批处理里，将近一半的格子什么也没有算。
+# - **say** which sequences run in the next step, and with which of their tokens;
+# - **build** the arrays that one forward needs for all of them;
+# - **write** the two methods of a scheduler that let a sequence in and give it its share of a step.
 #
-# 学完本课，你能
+# You should know block tables and slots ([lesson 09](09_pages_and_blocks.ipynb)).
+# %% [markdown] key="able" lang="zh" src="ac3e69d5"
+# 两张图都出自真正的调度器。静态批处理里，将近一半的格子是空闲的。
 #
-# - 说出下一步运行哪些序列、各算哪些 token；
-# - 写出一次前向计算需要的各个数组；
-# - 写出调度器里的两个方法：一个把序列放进来，一个决定它在这一步算多少。
+# 学完本课，你能够
+#
+# - **说出**下一步运行哪些序列、各算哪些 token；
+# - **构造**一次前向计算需要的各个数组；
+# - **写出**调度器里的两个方法：一个把序列放进来，一个决定它在这一步算多少。
+#
+# 开始之前，需要知道块表和槽位（[第 09 课](09_pages_and_blocks.ipynb)）。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
 # A **step** is one forward of the model over a **batch** of sequences. In decode, each of them gets one token from it.
-# In a *static* batch all begin together, and the next batch begins when the last of them has ended.
-# A batch has a number of **seats** (`max_num_seqs`), and a step has a **budget**: the most tokens that it computes (`max_batched_tokens`; nano and vLLM write `max_num_batched_tokens`).
-# %% [markdown] key="predict_first" lang="zh" src="73bd57bf"
+# In a *static* batch all sequences begin together, and the next batch begins when the last of them has ended.
+# A batch has a number of **seats** (`max_num_seqs`). A step has a **budget**, the most tokens that it computes (`max_batched_tokens`; nano and vLLM write `max_num_batched_tokens`).
+# %% [markdown] key="predict_first" lang="zh" src="22ed9f44"
 # ## 先猜一猜
 #
 # **一步**（step）就是模型对一个 **batch** 的序列做一次前向计算；解码时，batch 里的每条序列由此得到一个 token。
 # **静态**批处理让所有序列同时开始，等最后一条也结束了，才开始下一个 batch。
-# 一个 batch 最多有多少条序列，由**并发上限**（`max_num_seqs`）决定；一步最多计算多少个 token，叫作**预算**（`max_batched_tokens`；nano 和 vLLM 写作 `max_num_batched_tokens`）。
+# 一个 batch 最多有多少条序列，由**并发上限**（`max_num_seqs`）决定。一步最多计算多少个 token，叫作**预算**（`max_batched_tokens`；nano 和 vLLM 写作 `max_num_batched_tokens`）。
 
 # %% key="predict_static"
 predict("static_steps", ...)
@@ -100,13 +103,11 @@ predict("static_steps", ...)
 # %% [markdown] key="list" lang="en"
 # ## One list, no batches
 #
-# **Continuous batching** makes the batch anew for every step ([Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022).
-# A sequence that has ended leaves at once, and the first request in the queue takes its seat: in the picture, request 4 begins in the step after request 0 has ended.
-# %% [markdown] key="list" lang="zh" src="6bfdc31a"
+# In the picture, request 0 ends after step 3. With static batches its seat stays empty until step 14, when request 1 has ended. With **continuous batching** request 4 takes the seat in step 4, because the batch is made anew for every step ([Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022).
+# %% [markdown] key="list" lang="zh" src="11812377"
 # ## 没有固定的 batch，只有一份名单
 #
-# **连续批处理**（continuous batching）在每一步都重新组一个 batch（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
-# 序列一结束就移出 batch，等待队列的第一个请求马上补进来。例如图里的请求 4，在请求 0 结束后的下一步就开始了。
+# 图里的请求 0 在第 3 步之后结束。静态批处理让它的位置一直空到第 14 步，等请求 1 也结束。**连续批处理**（continuous batching）则在每一步都重新组一个 batch，所以请求 4 在第 4 步就补了进来（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
 
 # %% key="list_table" lang="en"
 from minikv.course import Table
@@ -122,15 +123,13 @@ rows = [[name, ran.steps, ran.generated, ran.generated / ran.steps] for name, ra
 Table(["", "步数", "token 数", "每步 token 数"], rows)
 
 # %% [markdown] key="list_read" lang="en"
-# The scheduler is `minikv.engine.Scheduler`, with nothing computed: it doesn't know whether a forward runs between its `schedule` and its `finish`.
-# That is on purpose. Decisions need no GPU.
+# This is `minikv.engine.Scheduler`, and no model runs. A scheduler doesn't know whether a forward runs between its `schedule` and its `finish`. That is on purpose, because decisions need no GPU.
 #
-# The small engine, `minikv.nano`, decides the same in a few lines. Read them from top to bottom: `running` first, the oldest before the others, then the queue, until the budget is spent.
-# %% [markdown] key="list_read" lang="zh" src="fd41d2db"
-# 这里用的是 `minikv.engine.Scheduler`，只是什么也没有计算：在它的 `schedule` 和 `finish` 之间有没有前向计算，它并不知道。
-# 这是有意的：做决定用不着 GPU。
+# The small engine, `minikv.nano`, decides the same in a few lines. Read them from top to bottom: first `running`, the oldest sequence before the others, and then the queue, until the budget is spent.
+# %% [markdown] key="list_read" lang="zh" src="ce602ce6"
+# 这里用的是 `minikv.engine.Scheduler`，没有运行任何模型。在它的 `schedule` 和 `finish` 之间有没有前向计算，调度器并不知道。这是有意的，因为做决定用不着 GPU。
 #
-# 小引擎 `minikv.nano` 用几行代码做同样的决定。从上往下读：先是 `running`，最老的在前；然后是等待队列，直到预算用完。
+# 小引擎 `minikv.nano` 用几行代码做同样的决定。从上往下读：先是 `running`，最老的序列在前；然后是等待队列，直到预算用完。
 
 # %% key="nano_schedule"
 from minikv.course import show_source
@@ -139,13 +138,13 @@ from minikv.nano import scheduler as nano_scheduler
 show_source(nano_scheduler.Scheduler.schedule)
 
 # %% [markdown] key="with_model" lang="en"
-# (`make_room` takes care of the case in which no block is free: it preempts a sequence, which gives up its blocks. In such a step no new sequence is admitted. [Lesson 11b](11b_when_blocks_run_out.ipynb) is about that.)
+# `make_room` handles the case in which no block is free: it preempts a sequence, which gives up its blocks, and in such a step no new sequence is admitted. That is the subject of [lesson 11b](11b_when_blocks_run_out.ipynb).
 #
 # ## With a model
 #
-# An engine's loop is three lines: choose the tokens, compute them, take in what came out. This is all that `step` of nano does:
-# %% [markdown] key="with_model" lang="zh" src="21be0932"
-# （`make_room` 处理没有空闲块的情形：它抢占一条序列，让它交出自己的块。发生抢占的这一步不再放新序列进来。这是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。）
+# An engine's loop is three lines: choose the tokens, compute them, take in what came out. nano's `step` does nothing else:
+# %% [markdown] key="with_model" lang="zh" src="b27a887b"
+# `make_room` 处理没有空闲块的情形：它抢占一条序列，让它交出自己的块，而且这一步不再放新序列进来。这是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。
 #
 # ## 接上模型
 #
@@ -157,10 +156,10 @@ from minikv.nano import llm as nano_llm
 show_source(nano_llm.LLM.step)
 
 # %% [markdown] key="with_model_tiny" lang="en"
-# `minikv.LLM` does the same with more care. tiny-gqa has learned to find things again: the prompt gives a city to each of some names, and asks for one of them.
-# (On a CPU a single thread computes it: the model is so small that several threads would mostly wait for each other.)
-# %% [markdown] key="with_model_tiny" lang="zh" src="9188703e"
-# `minikv.LLM` 做的也是这些，只是更周全。tiny-gqa 学过一件事，就是从前文里找：提示词给几个人名各配一座城市，最后问其中一个。
+# `minikv.LLM` does the same with more care. Its model here, tiny-gqa, has learned one thing: the prompt gives a city to each of some names, asks for one name, and the model finds the city.
+# (On a CPU we use a single thread, because the model is so small that several threads would mostly wait for each other.)
+# %% [markdown] key="with_model_tiny" lang="zh" src="d7bc05a0"
+# `minikv.LLM` 做的也是这些，只是更周全。这里的模型 tiny-gqa 只学过一件事：提示词给几个人名各配一座城市，最后问其中一个人名，模型从前文里找出那座城市。
 # （在 CPU 上只用一个线程：模型太小，线程多了，大半时间都在互相等待。）
 
 # %% key="model" lang="en"
@@ -197,15 +196,15 @@ with LLM(tiny, num_blocks=64) as llm:
 Table(["提示词", "模型回答", "正确答案"], [[example.text, output.text.strip(), example.answer]])
 
 # %% [markdown] key="many" lang="en"
-# Now 256 of them at once, 16 tokens each, and blocks for about a third.
+# Now we ask 256 of them at once, with 16 tokens each to generate and blocks for about a third.
 # Each answer is right or wrong, and must not depend on the other 255.
 #
-# `monitor.cache` follows the cache while the cell runs. The picture that stays is the one after eight steps: the pool is full, and most requests wait.
-# %% [markdown] key="many" lang="zh" src="d1b41e68"
+# `monitor.cache` follows the cache while the cell runs. The picture that stays shows step 8: the pool is full, and most requests wait.
+# %% [markdown] key="many" lang="zh" src="5e34e04c"
 # 现在一次来 256 个请求，每个生成 16 个 token，块只够其中大约三分之一同时用。
 # 每个回答非对即错，而且不应受另外 255 个的影响。
 #
-# `monitor.cache` 在单元格运行时跟着缓存变化。保存下来的图是八步之后的样子：块池满了，多数请求还在等待。
+# `monitor.cache` 在单元格运行时跟着缓存变化。保存下来的图是第 8 步：块池满了，多数请求还在等待。
 
 # %% key="many_code" tags="hardware" lang="en"
 from minikv.course import monitor
@@ -274,19 +273,17 @@ rows = [
 Table(["", ""], rows)
 
 # %% [markdown] key="formula" lang="en"
-# All 256 answers are there, with about a third of the blocks. Some sequences lost their blocks on the way and got them back; [lesson 11b](11b_when_blocks_run_out.ipynb) shows how.
-# The rest of this lesson is about the decision before each step.
+# All 256 answers are right, with a third of the blocks. Some sequences lost their blocks on the way and got them back; [lesson 11b](11b_when_blocks_run_out.ipynb) shows how. This lesson is about the decision before each step.
 #
 # ## Two limits
 #
-# Every step has to keep two limits. One is the pool's, the other is the step's own:
-# %% [markdown] key="formula" lang="zh" src="bce15ccb"
-# 256 个回答都有了，块却只够大约三分之一同时用。有些序列中途失去了块，后来又拿了回来；[第 11b 课](11b_when_blocks_run_out.ipynb)会讲怎么做到的。
-# 本课余下的部分，讲的都是每一步之前的决定。
+# Take Llama-3.1-8B with 55 GiB for the cache, which is 28,160 blocks of 16 tokens. A request has a prompt of 1,024 tokens and gets as many in its answer. At the end it holds 2,047 tokens in 128 blocks, so 28,160 / 128 = 220 such sequences fit. That is the first limit. The second one belongs to the step: it computes no more tokens than its budget.
+# %% [markdown] key="formula" lang="zh" src="7c2854c8"
+# 256 个回答全对，块却只够三分之一同时用。有些序列中途失去了块，后来又拿了回来；[第 11b 课](11b_when_blocks_run_out.ipynb)会讲怎么做到的。本课讲的是每一步之前的决定。
 #
 # ## 两个上限
 #
-# 每一步都受两个上限约束：一个来自块池，一个来自这一步本身。
+# 以 Llama-3.1-8B 为例，缓存 55 GiB，也就是 28,160 个块，块大小 16。每个请求的提示词 1,024 个 token，回答也是 1,024 个。到结束时它有 2,047 个 token，占 128 个块，所以放得下 28,160 / 128 = 220 条。这是第一个上限。第二个上限属于这一步本身：一步计算的 token 不能超过预算。
 
 # %% [markdown] key="formula_math"
 # $$\sum_{i \,\in\, \text{running}} \left\lceil T_i / B \right\rceil \;\le\; N \qquad\qquad D + \sum_{j \,\in\, \text{prefill}} c_j \;\le\; M$$
@@ -297,28 +294,26 @@ Table(["", ""], rows)
 # | $T_i$ | tokens of sequence $i$ in the cache; one more at every step of its decode | tokens | 1,024 to 2,047 |
 # | $B$ | block size | tokens a block | 16 |
 # | $N$ | blocks of the pool | blocks | 55 GiB / (16 × 131,072 B) = 28,160 |
-# | $D$ | sequences in decode: one token each | tokens | |
-# | $c_j$ | what the step computes of prompt $j$, a **chunk** | tokens | |
-# | $M$ | the budget, `max_batched_tokens` | tokens a step | |
+# | $D$ | sequences in decode, one token each | tokens | 1 |
+# | $c_j$ | what the step computes of prompt $j$, a **chunk** | tokens | 4 and 7 |
+# | $M$ | the budget, `max_batched_tokens` | tokens a step | 12 |
 #
-# (With shared blocks the first sum counts each block once.)
+# With the numbers: 220 sequences at their end need `220 * 128 = 28,160` blocks, just $N$. The values of $D$, $c_j$ and $M$ are those of the step drawn below: `1 + 4 + 7 = 12`.
 #
-# The left side of the first limit keeps *growing* while sequences decode, even if no request is let in: each of them needs one more block every $B$ steps.
-# Take Llama-3.1-8B with 55 GiB for the cache, and requests of 1,024 tokens in and 1,024 out:
-# %% [markdown] key="symbols" lang="zh" src="33a18324"
+# (With shared blocks the first sum counts each block once.) The left side of the first limit keeps *growing* while sequences decode, even if no request is let in, because each of them needs one more block every $B$ steps:
+# %% [markdown] key="symbols" lang="zh" src="2b225a21"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $T_i$ | 序列 $i$ 在缓存里的 token 数；解码时每一步加一 | token | 1,024 到 2,047 |
 # | $B$ | 块大小 | token / 块 | 16 |
 # | $N$ | 块池的块数 | 块 | 55 GiB / (16 × 131,072 B) = 28,160 |
-# | $D$ | 处于解码的序列数：每条一个 token | token | |
-# | $c_j$ | 这一步计算提示词 $j$ 的多少个 token，即一**段**（chunk） | token | |
-# | $M$ | 预算，`max_batched_tokens` | token / 步 | |
+# | $D$ | 处于解码的序列数，每条一个 token | token | 1 |
+# | $c_j$ | 这一步计算提示词 $j$ 的多少个 token，即一**段**（chunk） | token | 4 和 7 |
+# | $M$ | 预算，`max_batched_tokens` | token / 步 | 12 |
 #
-# （有共享的块时，第一个和式里每个块只算一次。）
+# 代入数字：220 条序列到结束时需要 `220 * 128 = 28,160` 个块，正好是 $N$。$D$、$c_j$、$M$ 取自后面画出的那一步：`1 + 4 + 7 = 12`。
 #
-# 即使不放新请求进来，第一个不等式的左边也会随着解码不断**变大**：每条序列每 $B$ 步就要再多一个块。
-# 以 Llama-3.1-8B 为例，缓存 55 GiB，每个请求输入 1,024、输出 1,024 个 token：
+# （有共享的块时，第一个和式里每个块只算一次。）即使不放新请求进来，第一个不等式的左边也会随着解码不断**变大**，因为每条序列每 $B$ 步就要再多一个块：
 
 # %% key="capacity" lang="en"
 from minikv.plan import CacheSpec
@@ -346,29 +341,29 @@ title = f"{pool_blocks:,} 个块，块大小 16：共 {pool_blocks * 16:,} 个 t
 Table(["时刻", "每条 token 数", "每条块数", "放得下几条"], rows, title=title)
 
 # %% [markdown] key="admission" lang="en"
-# (The last token that is generated is never stored: nothing comes after it.)
+# (The last token that is generated is never stored, because nothing comes after it.)
 #
-# If you fill the pool with prompts, it holds only half of those sequences by the time they finish.
+# If you fill the pool with 440 prompts, it holds only half of those sequences by the time they finish.
 # If you reserve room for the end from the beginning, half of the pool stays empty at first, and part of it for good where answers stop early.
 # An engine does neither. It lets in what fits now, and takes blocks back when it must.
 #
-# ## Who is let in
+# ## Which requests are let in
 #
-# One free block isn't enough to get in. A sequence must have blocks for *all* its tokens, beside what the running ones need next. Otherwise it could be let in and lose its blocks in the next step.
-# And a short request never overtakes a long one ahead of it in the queue, even if it would fit: otherwise the long one would wait as long as short ones keep coming.
+# One free block isn't enough to get in. A sequence needs blocks for *all* its tokens, on top of what the running ones need next. Otherwise it could be let in and lose its blocks in the next step.
+# And a short request never overtakes a long one ahead of it in the queue, even if it would fit. Otherwise the long one would wait as long as short ones keep coming.
 #
 # In an empty pool, how many are let in at once?
-# %% [markdown] key="admission" lang="zh" src="f25c68f4"
-# （生成的最后一个 token 不必存：它后面没有别的 token 了。）
+# %% [markdown] key="admission" lang="zh" src="ce570213"
+# （生成的最后一个 token 不必存，因为它后面没有别的 token 了。）
 #
-# 如果拿提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
+# 如果拿 440 个提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
 # 如果一开始就按最后的长度留足位置，块池起初有一半空着；有的回答会提前结束，为它留的那部分就始终用不上。
 # 推理引擎两样都不做：现在放得下就放进来，实在不够了再把块收回来。
 #
 # ## 放哪些请求进来
 #
-# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则下一个失去块的就是它。
-# 而且，排在长请求后面的短请求，即使放得下也不能越过它；否则只要短请求不断到来，长请求就得一直等下去。
+# 有一个空闲块还不够。一条序列要进来，除去运行中的序列接下来需要的，剩下的块必须放得下它的**全部** token；否则刚放进来，下一步就可能失去块。
+# 而且，短请求即使放得下，也不能越过队列里排在前面的长请求；否则只要短请求不断到来，长请求就得一直等下去。
 #
 # 块池空着的时候，一次能放进来多少个？
 
@@ -376,9 +371,9 @@ Table(["时刻", "每条 token 数", "每条块数", "放得下几条"], rows, t
 predict("admitted", ...)
 
 # %% [markdown] key="nano_admit_read" lang="en"
-# nano keeps one block free for each running sequence. That is what each of them can need at most in the next step, and the rule fits into one line.
-# You write it as exercise 11a.4. Exercise 11a.1 is the same decision for a whole queue, with everything counted by hand.
-# %% [markdown] key="nano_admit_read" lang="zh" src="7d1ce747"
+# nano keeps one block free for each running sequence. That is the most that each can need in the next step, and the rule fits into one line.
+# You write it in exercise 11a.4. Exercise 11a.1 is the same decision for a whole queue, with everything counted by hand.
+# %% [markdown] key="nano_admit_read" lang="zh" src="1dde1f1f"
 # nano 为每条正在运行的序列留一个空闲块，这正是它们下一步最多需要的，规则一行就写完了。
 # 练习 11a.4 就是写这个方法。练习 11a.1 做同样的决定，只是对象换成整条队列，每个数也都要自己算。
 
@@ -388,17 +383,15 @@ show_source(nano_scheduler.Scheduler.admit)
 # %% [markdown] key="step" lang="en"
 # ## What a step is made of
 #
-# A step is a list of ranges, the next positions of each sequence. Packed one behind the other they are one row of tokens, and the model computes it in one forward.
-# What each token needs stands in arrays beside it.
+# A step is a list of ranges: the next positions of each sequence. We pack them one behind the other into one row of tokens, and the model computes the row in one forward. Arrays beside the row say what each token needs.
 #
-# Three sequences below: Q decodes, R begins with the same system prompt of 9 tokens as Q, and S is too long for what is left of the budget of 12.
-# %% [markdown] key="step" lang="zh" src="bf1fa34c"
+# Take three sequences and a budget of 12. Q decodes. R begins with the same system prompt of 9 tokens as Q. S has 20 tokens, too many for what is left of the budget.
+# %% [markdown] key="step" lang="zh" src="a05ce813"
 # ## 一步由什么组成
 #
-# 一步就是一份清单，写着每条序列接下来要算哪些位置。把它们首尾相接，排成一行 token，模型一次前向计算就算完。
-# 每个 token 还需要什么，都写在旁边的数组里。
+# 一步就是一份清单，写着每条序列接下来要算哪些位置。我们把它们首尾相接，排成一行 token，模型一次前向计算就算完。每个 token 还需要什么，写在旁边的数组里。
 #
-# 下面有三条序列：Q 在解码，R 的开头与 Q 是同一段 9 个 token 的系统提示词，S 太长，12 个 token 的预算剩下的部分放不下。
+# 例如三条序列、预算 12：Q 在解码；R 的开头与 Q 是同一段 9 个 token 的系统提示词；S 有 20 个 token，剩下的预算放不下。
 
 # %% key="mixed_step" lang="en"
 from minikv.blocks import BlockManager
@@ -426,28 +419,26 @@ scheduler.add("S", list(range(100, 120)), SamplingParams(max_tokens=8))
 show(packed_step(scheduler.schedule(), "zh"))
 
 # %% [markdown] key="step_read" lang="en"
-# - **positions** are counted in the sequence, not in the row: RoPE turns each key by its position, and a chunk does not begin at 0 again.
+# - **positions** are counted in the sequence, not in the row. RoPE turns each key by its position, and a chunk doesn't begin at 0 again.
 # - **slot_mapping** says where K and V go ([lesson 09](09_pages_and_blocks.ipynb)).
-# - **query_starts** says where each sequence begins in the row, with the total behind: sequence $i$ has the queries from `query_starts[i]` to `query_starts[i + 1] - 1`.
-# - **lengths** is how many tokens the last query of each sequence sees. It can be more than its queries, because what was cached earlier counts: Q has one query and a length of 10.
+# - **query_starts** says where each sequence begins in the row, with the total at the end. Sequence $i$ has the queries from `query_starts[i]` to `query_starts[i + 1] - 1`.
+# - **lengths** is how many tokens the last query of each sequence sees, cached ones included. Q has one query and a length of 10.
 #
-# R computes 4 tokens out of 12: the first 8 were found, two full blocks. (The ninth token of the system prompt is in a block of Q that isn't full.)
-# No token is sampled for S: its last token is not computed yet, and the logits of an earlier one only predict a token that the prompt already has.
-# (Exercise 11a.3 is these arrays.)
+# R computes only 4 of its 12 tokens, because the first 8 were found in two full blocks. (The ninth token of the system prompt is in a block of Q that isn't full.)
+# For S no token is sampled. Its last token isn't computed yet, and the logits of an earlier one only predict a token that the prompt already has. (Exercise 11a.3 is these arrays.)
 #
-# nano makes `positions`, `slots` and `lengths` too. `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row.
-# In place of `query_starts` it has two others: `last` is the row of each sequence's last token, whose logits choose the next one, and `groups` lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
-# %% [markdown] key="step_read" lang="zh" src="7cb23594"
-# - **positions** 按序列数，不按这一行数：RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
+# In nano, `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row.
+# In place of `query_starts` it has two others: `last`, the row of each sequence's last token, whose logits choose the next one, and `groups`, which lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
+# %% [markdown] key="step_read" lang="zh" src="425a90e0"
+# - **positions** 按序列数，不按这一行数。RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
 # - **slot_mapping** 说 K 和 V 写到哪里（[第 09 课](09_pages_and_blocks.ipynb)）。
-# - **query_starts** 说每条序列从这一行的哪里开始，末尾再加上总数：序列 $i$ 的 query 是 `query_starts[i]` 到 `query_starts[i + 1] - 1`。
-# - **lengths** 是每条序列的最后一个 query 能看到多少个 token。它可以比 query 的个数多，因为早先缓存的也算在内：Q 只有一个 query，长度是 10。
+# - **query_starts** 说每条序列从这一行的哪里开始，末尾再加上总数。序列 $i$ 的 query 是 `query_starts[i]` 到 `query_starts[i + 1] - 1`。
+# - **lengths** 是每条序列的最后一个 query 能看到多少个 token，早先缓存的也算在内。例如 Q 只有一个 query，长度是 10。
 #
-# R 有 12 个 token，只算 4 个，因为前 8 个已经命中，也就是两个满块。（系统提示词的第 9 个 token 所在的块，Q 还没有填满。）
-# S 这一步不采样：它的最后一个 token 还没有算到，而前面的 token 的 logits 预测的，是提示词里已有的 token。
-# （练习 11a.3 就是写这些数组。）
+# R 有 12 个 token，只算 4 个，因为前 8 个已经在两个满块里找到。（系统提示词的第 9 个 token 所在的块，Q 还没有填满。）
+# S 这一步不采样：它的最后一个 token 还没有算到，而前面的 token 的 logits 预测的，是提示词里已有的 token。（练习 11a.3 就是写这些数组。）
 #
-# nano 也有 `positions`、`slots` 和 `lengths`。`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行。
+# 在 nano 里，`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行。
 # 它不用 `query_starts`，而是用另外两个：`last` 是每条序列最后一个 token 所在的行，下一个 token 由这一行的 logits 决定；`groups` 列出纯 torch 一次算哪些（最多 16 条解码，或者一条序列的一段）。
 
 # %% key="nano_pack"
@@ -461,16 +452,16 @@ show_source(nano_scheduler.Scheduler.pack, nano_runner.make_batch)
 # ## A long prompt arrives
 #
 # The more tokens a step computes, the longer it takes. So a prompt of 600 tokens that is computed in one piece holds up the next token of every other sequence.
-# **Chunked prefill** cuts it: decodes first, then as much of a prompt as the budget leaves ([Sarathi-Serve](https://arxiv.org/abs/2403.02310), 2024).
+# **Chunked prefill** cuts it: decodes first, then as much of a prompt as the budget leaves ([Sarathi-Serve](https://arxiv.org/abs/2403.02310), 2024). With 4 decodes and a budget of 64, a chunk has 60 tokens, so 600 tokens take 10 steps.
 #
-# nano needs no rule for "decodes first". A prompt that is not done has used up the budget, so no sequence is admitted behind it: it is always the last in `running`.
-# %% [markdown] key="long_prompt" lang="zh" src="7f122335"
+# nano needs no rule for "decodes first". A prompt that isn't done has used up the budget, so no sequence is admitted behind it, and it's always the last in `running`.
+# %% [markdown] key="long_prompt" lang="zh" src="f4a70794"
 # （`pack` 就是练习 11a.5。）
 #
 # ## 来了一个长提示词
 #
 # 一步要算的 token 越多，用时越长。所以 600 个 token 的提示词如果一口气算完，其他序列的下一个 token 就全都被它拖住。
-# **分块预填充**（chunked prefill）把它切开：先照顾解码，剩下的预算有多少，提示词就算多少（[Sarathi-Serve](https://arxiv.org/abs/2403.02310)，2024）。
+# **分块预填充**（chunked prefill）把它切开：先照顾解码，剩下的预算有多少，提示词就算多少（[Sarathi-Serve](https://arxiv.org/abs/2403.02310)，2024）。例如有 4 条解码、预算 64，一段就是 60 个 token，600 个 token 要 10 步。
 #
 # nano 不需要“解码优先”这条规则：没算完的提示词已经把预算用光，后面不会再放序列进来，所以它总是 `running` 里的最后一条。
 
@@ -497,12 +488,14 @@ rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for bu
 Table(["预算", "最大的一步", "长提示词第一个 token 在它的第几步", "原有序列最后一个 token 在第几步"], rows)
 
 # %% [markdown] key="chunked_read" lang="en"
-# The four that decode have missed no step: their last token comes in the same step each time. The budget decides how long a step can get. The newcomer pays for it: its first token comes later.
+# The four sequences that decode have missed no step: their last token comes in step 24 each time. The budget limits how long a step can get, and the newcomer pays for it with a later first token.
 # These are the two latencies of serving: **TTFT**, time to the first token, and **TPOT**, time per output token after it.
-# The same with the model, where a step takes real time:
-# %% [markdown] key="chunked_read" lang="zh" src="435c76f0"
-# 正在解码的四条序列一步也没有落下：无论预算多大，它们的最后一个 token 都出自同一步。预算决定的是一步最长有多长；代价由新来的承担，它的第一个 token 要多等几步。
+#
+# Here is the same with the model, where a step takes real time:
+# %% [markdown] key="chunked_read" lang="zh" src="f095fb57"
+# 正在解码的四条序列一步也没有落下：无论预算多大，它们的最后一个 token 都在第 24 步。预算限制了一步最长有多长；代价由新来的承担，它的第一个 token 要多等几步。
 # 推理服务的两个延迟就在这里：**首 token 延迟**（TTFT），以及之后的**每 token 延迟**（TPOT）。
+#
 # 接上模型再来一遍，这回每一步都要花实实在在的时间：
 
 # %% key="step_times"
@@ -541,18 +534,14 @@ for budget in (2048, 256, 64):
 Table(["预算", "最长的一步（毫秒）", "中位数（毫秒）"], rows)
 
 # %% [markdown] key="chunks_exercise" lang="en"
-# The longest step gets shorter with the budget. The median step gets longer: with 64 tokens a step the article needs so many chunks that more than half of the steps have one.
-#
-# (Exercise 11a.2: how many tokens of the budget each sequence gets.)
+# With a smaller budget the longest step gets shorter. The median step gets longer: at 64 tokens a step the article needs so many chunks that more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
 #
 # ## Reusing a prefix
 #
-# Twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
-# The first one computes it; the others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)), and only compute what comes behind.
-# %% [markdown] key="chunks_exercise" lang="zh" src="e94fe84f"
-# 预算越小，最长的一步越短；而各步用时的中位数变长了：每步 64 个 token 时，这篇文章要切成很多段，一半以上的步里都有一段。
-#
-# （练习 11a.2：预算里的 token 怎么分。）
+# Now we ask twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
+# The first request computes the document. The others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)) and compute only what comes behind.
+# %% [markdown] key="chunks_exercise" lang="zh" src="f39af64b"
+# 预算越小，最长的一步越短，而各步用时的中位数变长了：每步 64 个 token 时，这篇文章要切成很多段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
 #
 # ## 重用前缀
 #
@@ -589,35 +578,43 @@ for tenants in (1, 4, 24):
 Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"], rows, right=["比例"])
 
 # %% [markdown] key="prefix_read" lang="en"
-# The answers stay the same; what changes is how much is computed for them.
-# A salt keeps tenants apart, so each tenant has to compute the document itself.
-# With four tenants that would be four times, and 82% could be found. It is less, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
+# The answers stay the same. What changes is how much is computed for them.
+# A salt keeps tenants apart, so each tenant has to compute the document itself. With four tenants that would be four times, and 82% could be found. It's only 49%, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
 #
 # ## Measure it here
 #
 # ### What a larger batch brings
 #
-# A step costs something before it has computed a single token: the weights are read, the kernels are launched. All sequences of the batch share that.
-# With $a$ for what is shared and $c$ for what each adds, a step takes $a + c\,b$, and
+# A step costs something before it has computed a single token: the weights are read, the kernels are launched. All sequences of the batch share that cost $a$, and each adds its own $c$. So a step over $b$ sequences takes $a + c\,b$, and
 #
-# $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{tokens a second} \qquad (b \text{ sequences; } a, c \text{ in seconds})$$
+# $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b}$$
 #
-# which rises with $b$ and levels off at $1/c$. On this machine:
-# %% [markdown] key="prefix_read" lang="zh" src="2124c286"
+# | symbol | meaning | unit | value here |
+# |---|---|---|---|
+# | $a$ | what a step costs by itself | seconds | 0.00155 |
+# | $c$ | what each sequence adds | seconds | 0.000121 |
+# | $b$ | sequences in the batch | sequences | 16 |
+#
+# With the numbers: `16 / (0.00155 + 0.000121 * 16) = 4,590` tokens a second. (These are the $a$ and $c$ of the machine that made this copy; yours differ.) The throughput rises with $b$ and levels off at $1/c$:
+# %% [markdown] key="prefix_read" lang="zh" src="77557c67"
 # 回答都一样，变的是为此算了多少。
-# 盐值（salt）把租户隔开，所以每个租户都要自己计算这篇文档。
-# 四个租户本来只需计算四遍，能命中 82%。实际更低，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
+# 盐值（salt）把租户隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，能命中 82%。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
 #
 # ## 在本机上测量
 #
 # ### batch 越大，好处越多吗
 #
-# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这部分开销由 batch 里的所有序列分摊。
-# 设分摊的部分为 $a$，每条序列另加 $c$，则一步用时 $a + c\,b$，于是
+# 一步还没有算一个 token，就已经有开销：权重要读，kernel 要启动。这部分开销 $a$ 由 batch 里的所有序列分摊，每条序列另加 $c$。所以 $b$ 条序列的一步用时 $a + c\,b$，于是
 #
-# $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b} \quad \text{token / 秒} \qquad (b \text{：序列数；} a, c \text{：秒})$$
+# $$\text{throughput}(b) \;=\; \frac{b}{a + c \, b}$$
 #
-# 它随 $b$ 上升，最后趋近 $1/c$。在这台机器上：
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $a$ | 一步本身的开销 | 秒 | 0.00155 |
+# | $c$ | 每条序列另加的 | 秒 | 0.000121 |
+# | $b$ | batch 里的序列数 | 条 | 16 |
+#
+# 代入数字：`16 / (0.00155 + 0.000121 * 16) = 4,590` token / 秒。（$a$ 和 $c$ 是生成这份 notebook 的机器测得的，你的机器会不同。）吞吐量随 $b$ 上升，最后趋近 $1/c$：
 
 # %% key="throughput_run"
 def step_seconds(size):
@@ -660,12 +657,46 @@ rates = {
 show(lines(rates, x="batch 里的序列数", y="token / 秒", log="x", points=["测得"], levels={"1/c": 1 / c}))
 Table(["a（毫秒）", "c（毫秒）", "极限 1/c（token/秒）"], [[a * 1e3, c * 1e3, 1 / c]])
 
+# %% [markdown] key="profile" lang="en"
+# ### Where a step spends its time
+#
+# `torch.profiler` records every operation of a step. We run it on a small Llama with random weights, on the CPU: a prefill of 256 tokens, and the decode step after it. The last two columns are floors ([lesson 04](04_the_roofline.ipynb)): the time that the arithmetic alone would take on this machine, and that the bytes alone would take.
+# %% [markdown] key="profile" lang="zh" src="952535c3"
+# ### 一步的时间花在哪里
+#
+# `torch.profiler` 记录一步里的每个运算。我们在 CPU 上用一个随机权重的小 Llama 来试：先是 256 个 token 的预填充，再是它之后的一步解码。最后两列是下限（[第 04 课](04_the_roofline.ipynb)）：在这台机器上，只做计算要多久，只搬字节要多久。
+
+# %% key="profiled" tags="timing" lang="en"
+from minikv.course.lessons.l11a.profiled import profiled_steps, roof_here
+
+flops_per_us, bytes_per_us = roof_here()
+rows = []
+for name, calls in zip(("prefill", "decode"), profiled_steps().values()):
+    _, us, flops, num_bytes = zip(*calls)  # of each operation
+    least = [sum(flops) / flops_per_us / 1e3, sum(num_bytes) / bytes_per_us / 1e3]
+    rows.append([name, len(calls), sum(us) / 1e3, *least])
+Table(["step", "operations", "ms", "arithmetic alone, ms", "memory alone, ms"], rows)
+# %% key="profiled" tags="timing" lang="zh"
+from minikv.course.lessons.l11a.profiled import profiled_steps, roof_here
+
+flops_per_us, bytes_per_us = roof_here()
+rows = []
+for name, calls in zip(("预填充", "解码"), profiled_steps().values()):
+    _, us, flops, num_bytes = zip(*calls)  # 每个运算各一项
+    least = [sum(flops) / flops_per_us / 1e3, sum(num_bytes) / bytes_per_us / 1e3]
+    rows.append([name, len(calls), sum(us) / 1e3, *least])
+Table(["步", "运算数", "毫秒", "只做计算（毫秒）", "只搬字节（毫秒）"], rows)
+
 # %% [markdown] key="flat" lang="en"
+# The prefill has more arithmetic than memory to wait for, so it is compute-bound. The decode step reads the same weights for a single token, so it is memory-bound. Which operations take longest, and how far is each from its floor? You write that in exercise 11a.6.
+#
 # ### Memory is flat in decode
 #
-# The cache was made once ([lesson 07](07_allocate_once.ipynb)), so decode may write, and must not allocate anything that stays.
-# Eight sequences, 100 steps, and what is alive afterwards that was not before; then the same with a cache that grows, transformers' own:
-# %% [markdown] key="flat" lang="zh" src="b96ada5e"
+# The cache was made once ([lesson 07](07_allocate_once.ipynb)), so decode may write into it but must not allocate anything that stays.
+# We run eight sequences for 100 steps and look at what is alive afterwards that was not before. Then we do the same with a cache that grows, transformers' own:
+# %% [markdown] key="flat" lang="zh" src="52ed7e42"
+# 预填充里，计算比访存更费时间，所以是计算受限。解码一步读的是同样的权重，却只算一个 token，所以是访存受限。哪几个运算最费时间，各自离下限有多远？这就是练习 11a.6。
+#
 # ### 解码时内存不增长
 #
 # 缓存是一次建好的（[第 07 课](07_allocate_once.ipynb)），所以解码可以往里写，但不该再分配任何会留下来的东西。
@@ -719,9 +750,9 @@ Table(["", "结束后多出（B）", "过程中最多多出（B）"], rows, line
 #
 # ### Positions that begin anew
 #
-# A batch is made wrong in two ways here, and nothing else is touched: in the first the positions of each chunk begin at 0, in the second `lengths` says how long the chunk is and not how much its last query sees.
+# We make the batch wrong in two ways, one array at a time. In the first, the positions of each chunk begin at 0. In the second, `lengths` says how long the chunk is and not how much its last query sees.
 # The budget of 64 cuts every prompt into several chunks.
-# %% [markdown] key="break" lang="zh" src="a1cecaaf"
+# %% [markdown] key="break" lang="zh" src="ccb1ebfa"
 # ## 弄坏它
 #
 # ### 又从 0 开始的位置
@@ -778,34 +809,36 @@ for name, change in changes.items():
 Table(["改动", "答对", "总数"], rows)
 
 # %% [markdown] key="break_positions_read" lang="en"
-# No error in either case.
-# The second mistake is loud: attention sees only as many tokens as the chunk has. The first one is worse: most answers are still right, so a test with two or three prompts passes, and in a chat the model would just seem to have got worse.
+# There is no error in either case.
+# The second mistake is easy to notice: only 5 of 24 answers are right, because attention sees no more tokens than the chunk has. The first one is worse. With 18 of 24 right, a test with two or three prompts passes, and in a chat the model would just seem to have got worse.
 # That is why the package's tests compare every token with the model's own `generate`.
-#
+# %% [markdown] key="break_positions_read" lang="zh" src="221362a1"
+# 两种都没有任何报错。
+# 第二种容易发现：24 个只答对 5 个，因为这一段有几个 token，注意力就只看得到几个。第一种更糟：24 个答对 18 个，拿两三个提示词测一测就过了；换成聊天，只会觉得模型变差了。
+# 所以本包的测试把每个 token 都与模型自己的 `generate` 逐一对照。
+
+# %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - A batch is made anew at every step: eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
-# - Two limits: the blocks of all running sequences fit into the pool, and a step has at most $M$ tokens.
-# - A sequence is let in when blocks for all its tokens are free beside one for each running sequence. No request overtakes another.
-# - Tokens of all sequences lie in one row. Positions, slots, starts and lengths say which is which.
-# - A long prompt is cut into chunks: the longest step gets shorter, and the newcomer's first token comes later.
+# - The batch is made anew at every step. Eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
+# - Two limits hold at every step: the blocks of all running sequences fit into the pool, and a step has at most $M$ tokens.
+# - A sequence is let in when blocks for all its tokens are free, besides one for each running sequence. No request overtakes another.
+# - The tokens of all sequences lie in one row. Positions, slots, starts and lengths say which is which.
+# - A long prompt is cut into chunks. At a budget of 64 the largest step shrinks from 604 tokens to 64, and the newcomer's first token comes 9 steps later.
+# %% [markdown] key="recap" lang="zh" src="936129bf"
+# ## 本课小结
 #
+# - 每一步都重新组 batch。八个请求按四条一批要 26 步，现在只要 17 步，因为一有空位就补上。
+# - 每一步都受两个上限约束：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
+# - 除去给每条运行中的序列各留一块，剩下的块放得下一条序列的全部 token，才放它进来。任何请求都不能越过别的请求。
+# - 所有序列的 token 排成一行，位置、槽位、起点和长度说明哪个是哪个。
+# - 长提示词切成段。预算为 64 时，最大的一步从 604 个 token 降到 64 个，而新来的要晚 9 步得到第一个 token。
+
+# %% [markdown] key="self" lang="en"
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="break_positions_read" lang="zh" src="483fdc86"
-# 两种都没有任何报错。
-# 第二种错得明显：这一段有几个 token，注意力就只看得到几个。第一种更糟：大多数答案仍然是对的，拿两三个提示词测一测就过了；换成聊天，只会觉得模型变差了。
-# 所以本包的测试把每个 token 都与模型自己的 `generate` 逐一对照。
-#
-# ## 本课小结
-#
-# - 每一步都重新组 batch：八个请求按四条一批要 26 步，现在只要 17 步，因为一有空位就补上。
-# - 两个上限：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
-# - 除去给每条运行中的序列各留一块，剩下的块放得下一条序列的全部 token，才放它进来。任何请求都不能越过别的请求。
-# - 所有序列的 token 排成一行，位置、槽位、起点和长度说明哪个是哪个。
-# - 长提示词切成段：最长的一步变短了，而新来的要晚一点得到第一个 token。
-#
+# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -817,54 +850,57 @@ explain("why_continuous")
 explain("why_chunks")
 
 # %% [markdown] key="exercises" lang="en"
-# ## In the wild
-#
-# - **The whole prompt, or a part of it.** An engine may let a request in as soon as the first chunk of its prompt fits, but then it can lose its blocks before the prompt is done. Since [PR #37307](https://github.com/vllm-project/vllm/pull/37307) vLLM can ask for room for the whole prompt, as nano does.
-# - **Where the idea comes from.** Iteration-level scheduling is [Orca](https://www.usenix.org/conference/osdi22/presentation/yu) (OSDI 2022), and chunked prefill beside decodes is [Sarathi-Serve](https://arxiv.org/abs/2403.02310) (OSDI 2024).
-#
 # ## Exercises
 #
-# The first three ask for the decisions with plain lists in place of classes. The last two are methods of nano: what you write there becomes a part of [your engine](11c_your_engine.ipynb).
+# The first three ask for the decisions with plain lists in place of classes. The next two are methods of nano, and become parts of [your engine](11c_your_engine.ipynb). The last one reads a profile.
 #
 # 1. `admit_queue`: which requests of a queue are let in.
 # 2. `chunks`: how the budget of a step is shared out.
 # 3. `batch_arrays`: the arrays of a mixed batch.
 # 4. `admit`: one sequence, as a method of nano's scheduler.
 # 5. `pack`: its tokens of this step, as a method of nano's scheduler.
-# %% [markdown] key="exercises" lang="zh" src="6b408eac"
-# ## 实战现场
-#
-# - **整个提示词，还是其中一段。** 引擎可以在提示词的第一段放得下时就放请求进来，但这样一来，提示词还没算完就可能失去块。从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，vLLM 也可以像 nano 这样，要求放得下整个提示词。
-# - **这些做法的来历。** 逐步调度出自 [Orca](https://www.usenix.org/conference/osdi22/presentation/yu)（OSDI 2022），把预填充分段、与解码放在同一步，出自 [Sarathi-Serve](https://arxiv.org/abs/2403.02310)（OSDI 2024）。
-#
+# 6. `longest_operations`: where a step spends its time.
+# %% [markdown] key="exercises" lang="zh" src="49107da1"
 # ## 练习
 #
-# 前三题不用引擎的类，只用普通的列表来写各个决定。后两题是 nano 的方法：你写的会成为[你自己的引擎](11c_your_engine.ipynb)的部件。
+# 前三题不用引擎的类，只用普通的列表来写各个决定。接下来两题是 nano 的方法，会成为[你自己的引擎](11c_your_engine.ipynb)的部件。最后一题读一份性能分析。
 #
 # 1. `admit_queue`：放队列里的哪些请求进来。
 # 2. `chunks`：一步的预算怎么分。
 # 3. `batch_arrays`：混合 batch 的各个数组。
 # 4. `admit`：放一条序列进来，写成 nano 调度器的方法。
 # 5. `pack`：它在这一步算哪些 token，写成 nano 调度器的方法。
+# 6. `longest_operations`：一步的时间花在哪里。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
 # | symptom | the command that decides |
 # |---|---|
-# | requests wait, and few run | `view = llm.snapshot()`: `len(view.running)` at `max_num_seqs` means no seat; `view.pools[0].free` near 0 means no block; neither, no budget |
-# %% [markdown] key="stuck" lang="zh" src="5d2985a5"
+# | requests wait, and few run | `view = llm.snapshot()`: `len(view.running)` at `max_num_seqs` means no seat; `view.pools[0].free` near 0 means no block; neither means no budget |
+# %% [markdown] key="stuck" lang="zh" src="536c12eb"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 请求在等待，运行的却很少 | `view = llm.snapshot()`：`len(view.running)` 到了 `max_num_seqs` 是到了并发上限；`view.pools[0].free` 接近 0 是块不够；都不是，就是预算不够 |
 
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - **The whole prompt, or a part of it.** An engine may let a request in as soon as the first chunk of its prompt fits, but then it can lose its blocks before the prompt is done. Since [PR #37307](https://github.com/vllm-project/vllm/pull/37307) vLLM can ask for room for the whole prompt, as nano does.
+# - **Where the idea comes from.** Iteration-level scheduling is [Orca](https://www.usenix.org/conference/osdi22/presentation/yu) (OSDI 2022), and chunked prefill beside decodes is [Sarathi-Serve](https://arxiv.org/abs/2403.02310) (OSDI 2024).
+# %% [markdown] key="wild" lang="zh" src="2ca91c2a"
+# ## 实战现场
+#
+# - **整个提示词，还是其中一段。** 引擎可以在提示词的第一段放得下时就放请求进来，但这样一来，提示词还没算完就可能失去块。从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，vLLM 也可以像 nano 这样，要求放得下整个提示词。
+# - **这些做法的来历。** 逐步调度出自 [Orca](https://www.usenix.org/conference/osdi22/presentation/yu)（OSDI 2022），把预填充分段、与解码放在同一步，出自 [Sarathi-Serve](https://arxiv.org/abs/2403.02310)（OSDI 2024）。
+
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Every decode may need one more block, and at some point none is free. [Lesson 11b](11b_when_blocks_run_out.ipynb) takes blocks back, asks from which sequence, and counts what that costs.
-# %% [markdown] key="next" lang="zh" src="20cbdae1"
+# Every decode may need one more block, and at some point none is free. [Lesson 11b](11b_when_blocks_run_out.ipynb) takes blocks back from a sequence, and counts what that costs.
+# %% [markdown] key="next" lang="zh" src="a982079d"
 # ## 下一课
 #
-# 每次解码都可能再要一个块，而块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)把块收回来：从哪条序列收，代价又是多少。
+# 每次解码都可能再要一个块，而块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)把块从一条序列那里收回来，再数一数代价有多大。

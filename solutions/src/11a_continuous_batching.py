@@ -6,7 +6,7 @@
 # %% [markdown] key="admit_task" lang="en"
 # ## 11a.1 Which requests are let in
 #
-# Requests wait, the first in the queue first. Of each you know `(tokens, hits, idle)`:
+# Requests wait in a queue, and the first one is looked at first. For each you know `(tokens, hits, idle)`:
 #
 # - `tokens`: the tokens of its prompt
 # - `hits`: how many blocks of it the prefix cache has, all full
@@ -14,13 +14,13 @@
 #
 # There are `seats` for more sequences, `budget` tokens left in this step, and `free` blocks, of which the running sequences will need `owed`: for the tokens that they have, and for one more each.
 #
-# The first is let in if there is a seat, at least one token of budget, and blocks for its whole prompt, hits aside, without touching what is owed.
-# It computes in this step what is not cached, as far as the budget goes.
-# From then on it is a running sequence, and is owed blocks for its prompt and one more token.
-# Then the next is looked at. None overtakes another: at the first that has to wait, you are done.
+# You let a request in if there is a seat, at least one token of budget, and blocks for its whole prompt, hits aside, without touching what is owed.
+# In this step it computes what is not cached, as far as the budget goes.
+# From then on it's a running sequence, and you owe it blocks for its prompt and one more token.
+# Then you look at the next one. No request overtakes another: at the first that has to wait, you are done.
 #
 # Return how many tokens each of the admitted computes in this step, in order. No two of the prompts share a block.
-# %% [markdown] key="admit_task" lang="zh" src="de3e1961"
+# %% [markdown] key="admit_task" lang="zh" src="ff40cc80"
 # ## 11a.1 放哪些请求进来
 #
 # 请求在排队，最先来的在最前面。每个请求给出 `(tokens, hits, idle)`：
@@ -29,12 +29,12 @@
 # - `hits`：前缀缓存里有它的几个块，都是满块
 # - `idle`：其中几个没有序列持有。它们算在空闲块里，一旦当作命中取走，空闲块就少了
 #
-# 还有 `seats` 个席位，这一步还剩 `budget` 个 token 的预算，空闲块有 `free` 个，其中 `owed` 个是运行中的序列还需要的：放它们已有的 token，以及各自的下一个。
+# 还能再放 `seats` 条序列，这一步还剩 `budget` 个 token 的预算，空闲块有 `free` 个，其中 `owed` 个是运行中的序列还需要的：放它们已有的 token，以及各自的下一个。
 #
-# 排在第一的要进来，须有席位，预算至少剩一个 token，并且不动用 `owed`，除命中的块之外，剩下的放得下整个提示词。
+# 满足三个条件，才放一个请求进来：还没有到并发上限；预算至少剩一个 token；不动用 `owed`，除命中的块之外，剩下的块放得下整个提示词。
 # 它在这一步计算还没有缓存的部分，预算够算多少就算多少。
 # 从此它就是运行中的序列，要为它留足放提示词再加一个 token 的块。
-# 接着看下一个。任何请求都不能越过别的：遇到第一个还得等的，就此结束。
+# 然后看下一个。任何请求都不能越过别的请求：遇到第一个还得等的，就此结束。
 #
 # 按次序返回每个放进来的请求在这一步计算多少个 token。各个提示词之间没有共享的块。
 
@@ -62,10 +62,10 @@ check("11a.1", admit_queue)
 
 # %% [markdown] key="admit_why" lang="en"
 # ### BEGIN SOLUTION
-# The blocks of an admitted request are not taken off `free` here but added to `owed`: what counts is the difference of the two.
+# The blocks of an admitted request are added to `owed` here, not subtracted from `free`, because only the difference of the two counts.
 # In the package this is `Scheduler._admit`; it searches the prefix cache anew for each request, because the one before may have evicted something.
 # ### END SOLUTION
-# %% [markdown] key="admit_why" lang="zh" src="13f7f7ab"
+# %% [markdown] key="admit_why" lang="zh" src="24601608"
 # ### BEGIN SOLUTION
 # 放进来的请求要用的块，这里没有从 `free` 里减，而是加到 `owed` 上：起作用的只是两者之差。
 # 在本包里这就是 `Scheduler._admit`；它为每个请求重新查一遍前缀缓存，因为前一个可能已经淘汰了什么。
@@ -76,10 +76,10 @@ check("11a.1", admit_queue)
 #
 # The running sequences, the oldest first: each has `tokens[i]` tokens, of which `computed[i]` are in the cache.
 # A sequence that lacks just one (all that decode, and a prefill before its last token) gets it in any case; the budget is always large enough for that.
-# What is left of `budget` goes to the other prefills: the oldest takes as much as it can use, then the next.
+# The rest of `budget` goes to the other prefills: the oldest takes as much as it can use, then the next one.
 #
 # Return for each sequence the positions that this step computes, as `(start, end)`: from `start` up to, not including, `end`. They are equal if it gets nothing.
-# %% [markdown] key="chunks_task" lang="zh" src="42a1be18"
+# %% [markdown] key="chunks_task" lang="zh" src="4a1f1f8c"
 # ## 11a.2 一步的预算怎么分
 #
 # 运行中的序列，最老的在前：每条有 `tokens[i]` 个 token，其中 `computed[i]` 个已在缓存里。
@@ -226,3 +226,72 @@ def pack(self, step: list, seq, budget: int) -> int:
 
 
 check("11a.5", pack)
+
+# %% [markdown] key="longest_task" lang="en"
+# ## 11a.6 Where a step spends its time
+#
+# A profile has one entry for each call of an operation: `(name, us, flops, num_bytes)`, with its time in microseconds.
+# Which three operations take longest? Add up all calls of a name, and return a list of three tuples, the longest first:
+#
+# - the name of the operation;
+# - `True` if it is memory-bound: moving its bytes takes longer than its arithmetic;
+# - its time as a multiple of its floor. The floor is the longer of the two: what the arithmetic takes at `flops_per_us`, and what the bytes take at `bytes_per_us` ([lesson 04](../../notebooks/en/04_the_roofline.ipynb)).
+# %% [markdown] key="longest_task" lang="zh" src="963cd54a"
+# ## 11a.6 一步的时间花在哪里
+#
+# 一份性能分析里，每次调用一个运算就有一项：`(name, us, flops, num_bytes)`，时间以微秒计。
+# 哪三个运算最费时间？先把同名的调用加在一起，再返回三个元组的列表，最久的在前：
+#
+# - 运算的名字；
+# - 如果是访存受限，即搬字节比做计算更久，就是 `True`；
+# - 用时是下限的多少倍。下限取两者中较长的：以 `flops_per_us` 做完计算的时间，以 `bytes_per_us` 搬完字节的时间（[第 04 课](../../notebooks/zh/04_the_roofline.ipynb)）。
+
+# %% key="longest_stub"
+def longest_operations(calls, flops_per_us, bytes_per_us) -> list:
+    ### BEGIN SOLUTION
+    totals = {}
+    for name, *numbers in calls:
+        totals[name] = [old + new for old, new in zip(totals.get(name, (0, 0, 0)), numbers)]
+    found = []
+    for name in sorted(totals, key=lambda name: totals[name][0], reverse=True)[:3]:
+        us, flops, num_bytes = totals[name]
+        arithmetic, memory = flops / flops_per_us, num_bytes / bytes_per_us
+        found.append((name, memory > arithmetic, us / max(arithmetic, memory)))
+    return found
+    ### END SOLUTION
+
+
+check("11a.6", longest_operations)
+
+# %% [markdown] key="longest_here" lang="en"
+# Now your function reads the two steps of the lesson, profiled on this machine. (The table is empty until it is written.)
+# %% [markdown] key="longest_here" lang="zh" src="abf06d1b"
+# 现在用你的函数来读本课的那两步，在这台机器上实测。（还没有写好时，表是空的。）
+
+# %% key="longest_table" tags="timing" lang="en"
+from minikv.course import Table
+from minikv.course.lessons.l11a.profiled import longest_here
+
+Table(
+    ["step", "operation", "memory-bound", "times its floor"],
+    longest_here(longest_operations, ("prefill", "decode")),
+)
+# %% key="longest_table" tags="timing" lang="zh"
+from minikv.course import Table
+from minikv.course.lessons.l11a.profiled import longest_here
+
+Table(
+    ["步", "运算", "访存受限", "下限的倍数"],
+    longest_here(longest_operations, ("预填充", "解码")),
+)
+
+# %% [markdown] key="longest_why" lang="en"
+# ### BEGIN SOLUTION
+# Both steps spend most of their time in `mm`, the products with the weights. In the prefill they are compute-bound, in the decode step memory-bound: the same weights, for one token in place of 256.
+# A multiple far above 1 in a tiny operation is the cost of a call. A multiple below 1 means that the bytes came from a cache.
+# ### END SOLUTION
+# %% [markdown] key="longest_why" lang="zh" src="041a08ea"
+# ### BEGIN SOLUTION
+# 两步的时间大多花在 `mm` 上，也就是与权重的矩阵乘法。它在预填充里是计算受限，在解码里是访存受限：权重一样，只是 256 个 token 换成了 1 个。
+# 很小的运算如果倍数远大于 1，那是调用本身的开销；倍数小于 1，说明字节来自缓存。
+# ### END SOLUTION

@@ -1,9 +1,14 @@
 """Lesson 11a: its exercises, predictions and questions do what a learner relies on."""
 
+from itertools import groupby
+from operator import itemgetter
+
 import pytest
 
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
+from minikv.course.lessons.l11a.longest_operations import longest_operations
+from minikv.course.lessons.l11a.profiled import longest_here, profiled_steps
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
 
 LESSON: Lesson = find_lesson("11a")
@@ -144,6 +149,49 @@ def test_pack():
 
     right = [method_pack_by_missing, method_pack_token_by_token]
     assert_exercise(EXERCISES["11a.5"], right=right, sequences="lengths", stub=stub)
+
+
+def longest_by_repeated_search(calls, flops_per_us, bytes_per_us):
+    left, found = {call[0] for call in calls}, []
+    while left and len(found) < 3:
+        us, name = max((sum(call[1] for call in calls if call[0] == name), name) for name in left)
+        left.remove(name)
+        busy = [sum(call[place] for call in calls if call[0] == name) for place in (2, 3)]
+        waits = busy[1] * flops_per_us > busy[0] * bytes_per_us
+        floor = busy[1] / bytes_per_us if waits else busy[0] / flops_per_us
+        found.append([name, waits, us / floor])
+    return found
+
+
+def longest_by_sorting_first(calls, flops_per_us, bytes_per_us):
+    ranked = []
+    for name, of_name in groupby(sorted(calls), key=itemgetter(0)):
+        _, us, flops, num_bytes = zip(*of_name, strict=True)
+        seconds = sum(flops) / flops_per_us, sum(num_bytes) / bytes_per_us
+        ranked.append((-sum(us), name, seconds[0] < seconds[1], sum(us) / max(seconds)))
+    return [tuple(row[1:]) for row in sorted(ranked)[:3]]
+
+
+def test_longest_operations():
+    right = [longest_by_repeated_search, longest_by_sorting_first]
+    assert_exercise(EXERCISES["11a.6"], right=right, sequences="calls")
+
+
+def test_a_profile_holds_the_products_with_the_weights_of_both_steps():
+    steps = profiled_steps()
+    assert list(steps) == ["prefill", "decode"]
+    weights = {step: sum(call[3] for call in calls if call[0] == "mm") for step, calls in steps.items()}
+    flops = {step: sum(call[2] for call in calls if call[0] == "mm") for step, calls in steps.items()}
+    assert weights["prefill"] > weights["decode"] > 4 * 13e6  # both read all weights, the prefill more tokens
+    assert flops["prefill"] == 256 * flops["decode"]
+    assert len(longest_here(longest_operations, ("a", "b"))) == 6
+
+
+def test_a_stub_gives_an_empty_table():
+    def stub(calls, flops_per_us, bytes_per_us):
+        raise NotImplementedError
+
+    assert longest_here(stub, ("a", "b")) == []
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)

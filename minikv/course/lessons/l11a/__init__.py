@@ -1,10 +1,11 @@
-"""Lesson 11a: continuous batching. Exercises: ``admission, batch_arrays, nano_scheduler``."""
+"""Lesson 11a: continuous batching. Exercises: ``admission, batch_arrays, nano_scheduler, longest_operations``."""
 
 from minikv.blocks import BlockManager
 from minikv.course.exercise import Lesson, Prediction
 from minikv.course.lessons.l11a.admission import ADMIT_QUEUE, CHUNKS
 from minikv.course.lessons.l11a.batch_arrays import BATCH_ARRAYS
 from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
+from minikv.course.lessons.l11a.longest_operations import LONGEST
 from minikv.course.lessons.l11a.nano_scheduler import ADMIT, PACK
 from minikv.engine import SamplingParams, Scheduler
 
@@ -48,7 +49,7 @@ def _first_token_step(decodes: int, prompt: int, budget: int) -> int:
 
 
 LESSON = Lesson(
-    exercises=(ADMIT_QUEUE, CHUNKS, BATCH_ARRAYS, ADMIT, PACK),
+    exercises=(ADMIT_QUEUE, CHUNKS, BATCH_ARRAYS, ADMIT, PACK, LONGEST),
     predictions=(
         Prediction(
             "static_steps",
@@ -71,7 +72,7 @@ LESSON = Lesson(
                 "prompt": rng.randint(1500, 4000),
                 "budget": rng.choice([64, 128]),
             },
-            how="-(-{prompt} // ({budget} - {decodes}))",
+            how="({prompt} + {budget} - {decodes} - 1) // ({budget} - {decodes})",
             unit="steps",
             answer=_first_token_step,
         ),
