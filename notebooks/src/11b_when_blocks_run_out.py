@@ -47,30 +47,34 @@ ran = run_load(asks, **pool)
 show(preemptions(ran, "zh"))
 
 # %% [markdown] key="able" lang="en"
-# A running sequence that gives up all its blocks is **preempted**. It waits, and computes its tokens again later. None of its output is lost.
+# A running sequence that gives up all its blocks is **preempted**. It waits, and later computes its tokens again. None of its output is lost.
 #
 # After this lesson you can
 #
-# - say which sequence gives up its blocks, and why every request still ends,
-# - measure what that costs,
-# - write a step that loses no block when a forward fails.
-# %% [markdown] key="able" lang="zh" src="1757ef2e"
+# - **say** which sequence gives up its blocks, and why every request still ends;
+# - **measure** what that costs;
+# - **write** a step that loses no block when a forward fails.
+#
+# You should know how a scheduler fills a step ([lesson 11a](11a_continuous_batching.ipynb)).
+# %% [markdown] key="able" lang="zh" src="f4b4520a"
 # 一条正在运行的序列交出自己所有的块，叫作被**抢占**（preemption）。它回去等待，以后再把自己的 token 重新计算一遍，已经输出的内容不会丢。
 #
-# 学完本课，你能
+# 学完本课，你能够
 #
-# - 说出由哪条序列让出块，以及为什么所有请求仍然都会结束；
-# - 量出这样做的代价；
-# - 写出一步：前向计算失败了，也不会丢一个块。
+# - **说出**由哪条序列让出块，以及为什么所有请求仍然都会结束；
+# - **量出**这样做的代价；
+# - **写出**一步：前向计算失败了，也不会丢一个块。
+#
+# 开始之前，需要知道调度器怎样安排一步（[第 11a 课](11a_continuous_batching.ipynb)）。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# A preempted sequence need not recompute all of its tokens: those in blocks that another sequence holds as well stay in the cache.
-# %% [markdown] key="predict_first" lang="zh" src="4e95f20d"
+# A preempted sequence need not recompute all its tokens. If another sequence holds some of its blocks as well, the tokens in them stay in the cache.
+# %% [markdown] key="predict_first" lang="zh" src="b071a6b0"
 # ## 先猜一猜
 #
-# 被抢占的序列不必把全部 token 重算一遍，例如另一条序列也持有的那些块，里面的 token 还在缓存里。
+# 被抢占的序列不必把全部 token 重算一遍。如果它的一些块另一条序列也持有，里面的 token 就还在缓存里。
 
 # %% key="predict_lost"
 predict("lost_tokens", ...)
@@ -78,17 +82,17 @@ predict("lost_tokens", ...)
 # %% [markdown] key="preempted_read" lang="en"
 # ## When the blocks run out
 #
-# In the picture the youngest ones lose their blocks: first request 4, then 3, then 2. No sequence takes a block from an older one. So nothing is ever taken from the oldest, which alone fits into the pool. It ends, then the next is the oldest, and so all of them end.
+# In the picture the youngest sequences lose their blocks: first request 4, then 3, then 2. A sequence never takes a block from an older one. So nothing is ever taken from the oldest, which fits into the pool alone. It ends, the next one is the oldest, and so all of them end.
 # If a younger sequence could take from an older one as well, two sequences could take the same blocks from each other for ever.
 #
-# What the three lost, and what they found again when they came back:
-# %% [markdown] key="preempted_read" lang="zh" src="e3dec742"
+# How much did the three lose, and what did they find again when they came back?
+# %% [markdown] key="preempted_read" lang="zh" src="4905846d"
 # ## 块用完了怎么办
 #
-# 图里失去块的是最年轻的几个：先是请求 4，然后是 3，最后是 2。没有序列能从比自己老的那里拿块。因此最老那条的块永远不会被拿走，而它单独一条是放得下的；它会结束，然后轮到下一条最老的，这样所有序列都会结束。
+# 图里失去块的是最年轻的几个：先是请求 4，然后是 3，最后是 2。没有序列能从比自己老的那里拿块，因此最老那条的块永远不会被拿走。它单独一条是放得下的，所以它会结束；然后轮到下一条最老的，这样所有序列都会结束。
 # 如果后到的序列也能抢占先到的，两条序列就可能一直互相抢同样几个块，哪一条也跑不完。
 #
-# 这三条失去了多少，回来时又找回多少：
+# 这三条一共失去了多少，回来时又找回多少？
 
 # %% key="preempted_table" lang="en"
 from minikv.course import Table
@@ -102,9 +106,13 @@ head = ["抢占次数", "交出的 token", "找回的", "重算的"]
 Table(head, [[ran.preemptions, ran.given_up, ran.found, ran.recomputed]])
 
 # %% [markdown] key="nano_preempt_intro" lang="en"
-# nano does it in three methods. `make_room` asks for a block until there is one, or until the sequence itself has been preempted:
-# %% [markdown] key="nano_preempt_intro" lang="zh" src="f35aae34"
-# nano 用三个方法来做。`make_room` 一直要块，直到有了一个，或者自己也被抢占：
+# Of 48 tokens 16 were found again, so 48 - 16 = 32 were computed twice.
+#
+# nano preempts with three methods. `make_room` asks for a block until there is one, or until the sequence itself has been preempted:
+# %% [markdown] key="nano_preempt_intro" lang="zh" src="54a456ad"
+# 交出的 48 个 token 里找回了 16 个，所以 48 - 16 = 32 个算了两遍。
+#
+# nano 用三个方法来抢占。`make_room` 一直要块，直到有了一个，或者自己也被抢占：
 
 # %% key="nano_preempt"
 from minikv.course import show_source
@@ -113,9 +121,9 @@ from minikv.nano.scheduler import Scheduler as NanoScheduler
 show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.preempt)
 
 # %% [markdown] key="nano_preempt_read" lang="en"
-# `preempt` puts the sequence at the *front* of the queue, so a newer request doesn't overtake it. Its tokens stay in `seq.tokens`; only K and V are lost.
-# (`choose_victim` is exercise 11b.2. It is one line, and the most consequential one of the scheduler.)
-# %% [markdown] key="nano_preempt_read" lang="zh" src="47f0f626"
+# `preempt` puts the sequence at the *front* of the queue, so no newer request overtakes it. Its tokens stay in `seq.tokens`, and only K and V are lost.
+# (`choose_victim` is exercise 11b.2. It's one line, and the one with the largest consequences in the scheduler.)
+# %% [markdown] key="nano_preempt_read" lang="zh" src="b168ba43"
 # `preempt` 把序列放回队列的**最前面**，后来的请求不会越过它。它的 token 都还在 `seq.tokens` 里，失去的只有 K 和 V。
 # （`choose_victim` 就是练习 11b.2：只有一行，却是调度器里影响最大的一行。）
 
@@ -134,7 +142,7 @@ show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.
 # %% [markdown] key="widget_read" lang="zh" src="f77dabfd"
 # ## 亲眼看看
 #
-# `minikv.LLM` 选得更仔细：在更年轻、空出的块又够用的序列里，选损失 token 最少的。下面的请求一个接一个到来，块不够所有请求同时用。A、E、F 问的是同一篇文档。
+# `minikv.LLM` 选得更仔细：在更年轻、空出的块又够用的序列里，选损失 token 最少的。下面的九个请求一个接一个到来，块不够所有请求同时用。A、E、F 问的是同一篇文档。
 # “开始”在后台线程里运行，“停止”结束剩下的请求，“单步”只算一步。
 #
 # 试试下面几步，每次按之前先说出会发生什么：
@@ -180,25 +188,23 @@ for _ in range(28):
 show(widget, text=widget.text("zh"))
 
 # %% [markdown] key="riddle_intro" lang="en"
-# (F was cheap: most of its tokens lie in blocks that A and E hold as well, so it lost about half of what H would have. Exercise 11b.1 is this rule.)
+# (F was cheap. Most of its tokens lie in blocks that A and E hold as well, so it lost about half of what H would have lost. Exercise 11b.1 is this rule.)
 #
 # ## Hits of prompts that share nothing
 #
-# Look at the small table once more: some of what was given up was found again.
-# A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it hits its own prefix.
+# A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it finds its own prefix: that is where the 16 tokens came from.
 #
-# Does that show in the hit rate? Here are 60 random prompts, which share nothing, in smaller and smaller pools. The youngest is preempted, and a request is let in without asking what the running ones still need.
-# The scheduler asks its `Rules` for such decisions, and `run_load` takes others. `choose_victim` is given the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
-# %% [markdown] key="riddle_intro" lang="zh" src="842d4884"
+# Does that show in the hit rate? Here are 60 random prompts, which share nothing, in smaller and smaller pools. The youngest sequence is preempted, and a request is let in without asking what the running ones still need.
+# The scheduler asks its `Rules` for such decisions, and you can give `run_load` others. `choose_victim` gets the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
+# %% [markdown] key="riddle_intro" lang="zh" src="d1494bdb"
 # （F 便宜：它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
 #
 # ## 提示词毫无共同之处，却有命中
 #
-# 再看一眼那张小表：交出去的 token，有一部分又找了回来。
-# 被抢占的序列把块留在块池里，成为缓存块；等它回来，只要这些块还没有被另一条序列覆盖，它命中的就是自己的前缀。
+# 被抢占的序列把块留在块池里，成为缓存块。等它回来，只要这些块还没有被另一条序列覆盖，它就会找到自己的前缀；前面那 16 个 token 就是这样来的。
 #
 # 命中率里看得出来吗？下面是 60 个毫无相同之处的随机提示词，块池一个比一个小。抢占的是最年轻的，而且放请求进来时不问运行中的序列还需要多少。
-# 调度器的这些决定都来自它的 `Rules`，`run_load` 可以换一套：`choose_victim` 拿到可以抢占的序列，最老的在前，返回其中一条；`owed_blocks` 说要给运行中的序列留多少个块。
+# 调度器的这些决定都来自它的 `Rules`，你可以给 `run_load` 换一套：`choose_victim` 拿到可以抢占的序列，最老的在前，返回其中一条；`owed_blocks` 说要给运行中的序列留多少个块。
 
 # %% key="rules"
 from minikv.engine import Rules
@@ -239,22 +245,44 @@ for share in (1, 0.4, 0.2, 0.1):
 Table(["块池", "块数", "前缀缓存命中率", "命中的 token", "抢占次数"], rows, right=["前缀缓存命中率"])
 
 # %% [markdown] key="riddle_read" lang="en"
-# **The engine found its own tokens**: those of sequences that had been preempted and came back.
-# So a good hit rate can be the sign of a pool that is too small.
-# In `RequestOutput.num_cached` we count the first admission only; `Metrics.hit_rate` counts all, and says so.
-# %% [markdown] key="riddle_read" lang="zh" src="34d52dfe"
-# **引擎命中的是自己的 token**：被抢占、后来又回来的序列留下的那些。
-# 所以命中率高，可能恰恰说明块池太小。
-# 在我们这里，`RequestOutput.num_cached` 只算第一次放进来时的命中；`Metrics.hit_rate` 全都算，并且写明了这一点。
+# **The engine found its own tokens**, those of sequences that had been preempted and came back.
+# So a good hit rate can be a sign that the pool is too small: at 10% of the blocks it is 20.8%.
+# For this reason `RequestOutput.num_cached` counts the first admission only. `Metrics.hit_rate` counts all, and says so.
+# %% [markdown] key="riddle_read" lang="zh" src="a7a1d4df"
+# **引擎命中的是自己的 token**，也就是被抢占、后来又回来的序列留下的那些。
+# 所以命中率高，可能恰恰说明块池太小：块只有 10% 时，命中率是 20.8%。
+# 因此，`RequestOutput.num_cached` 只算第一次放进来时的命中；`Metrics.hit_rate` 全都算，并且写明了这一点。
 
 # %% [markdown] key="tax_intro" lang="en"
 # ## What preemption costs
 #
-# The **recompute tax** is the share of all computed tokens that was computed before. It depends on which sequence is preempted. Here are the five requests again, but now the *oldest* of the sequences that may be preempted loses its blocks:
-# %% [markdown] key="tax_intro" lang="zh" src="86a79735"
+# In the picture at the top the five requests have 5 × (6 + 17) = 115 tokens to compute, because the last token of an answer is never computed. Preemption made the engine compute 32 of them twice. The **recompute tax** is the share of all computed tokens that had been computed before:
+#
+# $$\text{tax} \;=\; \frac{R}{C}$$
+#
+# | symbol | meaning | unit | value here |
+# |---|---|---|---|
+# | $R$ | tokens that were computed again | tokens | 32 |
+# | $C$ | all tokens that were computed, $R$ included | tokens | 115 + 32 = 147 |
+#
+# With the numbers: `32 / 147 = 21.8%`.
+#
+# The tax depends on which sequence is preempted. Here are the five requests again, but now the *oldest* of the sequences that may be preempted loses its blocks:
+# %% [markdown] key="tax_intro" lang="zh" src="126e611e"
 # ## 抢占的代价
 #
-# **重算税**（recompute tax）是所有计算过的 token 里，以前已经算过的比例。它取决于抢占哪条序列。还是那五个请求，这一次让可以抢占的序列里最老的那条失去自己的块：
+# 开头图里的五个请求，要计算 5 × (6 + 17) = 115 个 token（回答的最后一个 token 不用算）。因为抢占，其中 32 个算了两遍。**重算税**（recompute tax）是所有计算过的 token 里，以前已经算过的比例：
+#
+# $$\text{tax} \;=\; \frac{R}{C}$$
+#
+# | 符号 | 含义 | 单位 | 本例取值 |
+# |---|---|---|---|
+# | $R$ | 重算的 token | token | 32 |
+# | $C$ | 计算过的全部 token，含 $R$ | token | 115 + 32 = 147 |
+#
+# 代入数字：`32 / 147 = 21.8%`。
+#
+# 重算税取决于抢占哪条序列。还是那五个请求，这一次让可以抢占的序列里最老的那条失去自己的块：
 
 # %% key="tax_oldest" lang="en"
 class Oldest(Rules):
@@ -272,16 +300,14 @@ class Oldest(Rules):
 show(preemptions(run_load(asks, rules=Oldest(), **pool), "zh"))
 
 # %% [markdown] key="tax_policies" lang="en"
-# The same number of preemptions, but half as much again is recomputed: an older sequence has more to lose.
+# There are as many preemptions, but 48 tokens are recomputed in place of 32: an older sequence has more to lose.
 #
-# Now three policies on the 60 random prompts.
-# *Ours*, the rule of `minikv.LLM`, takes the sequence that gives up the fewest tokens, without those in blocks that other sequences hold.
-# Before you run the cell: which policy will have the lowest tax?
-# %% [markdown] key="tax_policies" lang="zh" src="f3ee25b3"
-# 抢占的次数一样，重算的却多了一半：序列越老，损失越大。
+# Now let's compare three rules on the 60 random prompts. *Ours*, the rule of `minikv.LLM`, takes the sequence that gives up the fewest tokens, not counting those in blocks that other sequences hold.
+# Before you run the cell: which rule will have the lowest tax?
+# %% [markdown] key="tax_policies" lang="zh" src="dfa89048"
+# 抢占的次数一样，重算的却从 32 个变成 48 个：序列越老，损失越大。
 #
-# 现在用那 60 个随机提示词比较三种选法。
-# “损失最少”是 `minikv.LLM` 的规则：抢占损失 token 最少的那条，别的序列也持有的块不算损失。
+# 现在用那 60 个随机提示词比较三种选法。“损失最少”是 `minikv.LLM` 的规则：抢占损失 token 最少的那条，别的序列也持有的块不算损失。
 # 运行之前先想一想：哪一种的税最低？
 
 # %% key="tax" lang="en"
@@ -312,15 +338,13 @@ rows = [
 Table(["块池", "抢占哪条", "抢占次数", "交出", "找回", "重算", "重算税", "步数"], rows, right=["重算税"])
 
 # %% [markdown] key="tax_read" lang="en"
-# Ours does what it promises: in every pool here it gives up the fewest tokens. And still, preempting the youngest is as good or better: fewer tokens are computed again.
-# A sequence with little to lose has few blocks, just those that were asked for, and they are overwritten at once. Of a larger victim some blocks stay in the free list, and are found again.
-# The real cost of a preemption is only the tokens that have to be recomputed.
+# Ours does what it promises and gives up the fewest tokens in every pool. And still, preempting the youngest is as good or better, because fewer tokens are computed again.
+# Why? A sequence with little to lose has few blocks, just those that were asked for, and they are overwritten at once. Of a larger victim some blocks stay in the free list and are found again. The real cost of a preemption is only the tokens that have to be recomputed.
 #
 # One load is no proof. Here are three of other kinds, three seeds of each, in pools of 30%:
-# %% [markdown] key="tax_read" lang="zh" src="7f516af2"
-# 我们的选法说到做到：这里不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好：要重新计算的更少。
-# 损失小的序列，块也少，刚好就是要用的那几个，马上就被覆盖。抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。
-# 抢占真正的代价，只是那些必须重算的 token。
+# %% [markdown] key="tax_read" lang="zh" src="51fcc798"
+# 我们的选法说到做到：不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好，因为要重算的更少。
+# 为什么？损失小的序列，块也少，刚好就是要用的那几个，马上就被覆盖。抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。抢占真正的代价，只是那些必须重算的 token。
 #
 # 一种负载说明不了什么。再看另外三种，每种取三个随机种子，块池都是 30%：
 
@@ -370,30 +394,30 @@ for kind, make in kinds.items():
 Table(["负载", "抢占哪条", "重算税", "步数"], rows, right=["重算税"])
 
 # %% [markdown] key="tax_loads_read" lang="en"
-# On all three the youngest costs less computing, and the steps are nearly the same. On vLLM the opposite was measured (see *In the wild*). So no rule is simply the right one: measure your own load, and put your own rule into `choose_victim`.
+# On all three loads, preempting the youngest costs less computing, and the steps are nearly the same. On vLLM the opposite was measured. So no rule is right for every load: measure your own, and put your own rule into `choose_victim`.
 #
-# (Ours takes shared blocks into account, and age doesn't: a sequence with 2,000 tokens, 1,900 of them in blocks that other sequences hold, looks expensive and is cheap. Exercise 11b.1 is about that.)
+# (Ours knows one thing that age doesn't show. A sequence with 2,000 tokens, 1,900 of them in blocks that other sequences hold, looks expensive and is cheap. Exercise 11b.1 is about that.)
 #
-# Best of all is not to preempt, as in the first lines of the first large table. For that you need a pool that is large enough, a `max_num_seqs` that is low enough, and no larger `max_tokens` than the answers need.
-# %% [markdown] key="tax_loads_read" lang="zh" src="b5af32b1"
-# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而在 vLLM 上测出的结果正好相反（见“实战现场”）。所以没有哪条规则天生就对：拿自己的负载来测，把自己的规则写进 `choose_victim`。
+# Best of all is not to preempt, as in the first three lines of the large table. For that you need a pool that is large enough, a low enough `max_num_seqs`, and no larger `max_tokens` than the answers need.
+# %% [markdown] key="tax_loads_read" lang="zh" src="50a9129c"
+# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而在 vLLM 上测出的结果正好相反。所以没有哪条规则适合所有负载：拿自己的负载来测，把自己的规则写进 `choose_victim`。
 #
-# （不过，有件事光看先后看不出来：一条 2,000 个 token 的序列，如果 1,900 个都在别的序列也持有的块里，看着贵，其实便宜。这一点，我们的规则考虑到了。这就是练习 11b.1。）
+# （有件事光看先后看不出来，我们的规则考虑到了：一条 2,000 个 token 的序列，如果 1,900 个都在别的序列也持有的块里，看着贵，其实便宜。这就是练习 11b.1。）
 #
-# 最好的办法还是不抢占，也就是前一张大表最前面的几行：块池够大，`max_num_seqs` 够小，`max_tokens` 不要多要。
+# 最好的办法还是不抢占，也就是那张大表的前三行：块池够大，`max_num_seqs` 够小，`max_tokens` 不要多要。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
 # ### A step that fails
 #
-# A forward can raise, for example because the GPU has run out of memory. Then the requests of this step fail. No other request does, and no block is lost.
-# %% [markdown] key="break" lang="zh" src="106e4e15"
+# A forward can raise an exception, for example because the GPU has run out of memory. Then the requests of this step fail. The others go on, and no block is lost.
+# %% [markdown] key="break" lang="zh" src="fdb32911"
 # ## 弄坏它
 #
 # ### 失败的一步
 #
-# 前向计算抛出了异常，在真实的机器上，多半是显存不足。在这一步里的请求都失败；其他请求不受影响，块也一个不少。
+# 前向计算可能抛出异常，例如显存不足。这时，这一步里的请求都失败；其他请求不受影响，块也一个不少。
 
 # %% key="break_error" lang="en"
 from itertools import count
@@ -439,8 +463,8 @@ Table(["请求", "结束原因", "文本"], rows, lines=[f"现在占用的块：
 #
 # ### The same request freed twice
 #
-# A client closes the connection, and a timeout fires for the same request. Two paths lead to the same end, and blocks must go back once: a block that stands in the free list twice is given to two sequences.
-# %% [markdown] key="break_abort" lang="zh" src="8f19889a"
+# A client closes the connection, and a timeout fires for the same request. Both paths lead to the same end, but the blocks must go back only once: a block that stands in the free list twice is given to two sequences.
+# %% [markdown] key="break_abort" lang="zh" src="5a68c5cc"
 # （练习 11b.3 就是这样一步：从前缀缓存开始，到最后一个块归还为止。）
 #
 # ### 同一个请求释放两次
@@ -467,9 +491,9 @@ head = ["第一次 abort", "第二次 abort", "之前占用的块", "之后占�
 Table(head, [[*map(str, answers), before.used, after.used, after.cached]])
 
 # %% [markdown] key="nano_free" lang="en"
-# nano has two ways out for a sequence, and each frees its blocks once: `finish`, when the last token has come, and `abort`, which `stream` calls when its caller has stopped reading.
+# In nano a sequence has two ways out, and each frees its blocks once: `finish`, when its last token has come, and `abort`, which `stream` calls when its caller has stopped reading.
 # A second `abort` finds the sequence in neither list, and raises `ValueError` before any block is freed.
-# %% [markdown] key="nano_free" lang="zh" src="4100615f"
+# %% [markdown] key="nano_free" lang="zh" src="d6b12a28"
 # 在 nano 里，序列有两条出路，每条都只释放一次它的块：最后一个 token 出来时走 `finish`；调用者不再读 `stream` 时走 `abort`。
 # 再次调用 `abort` 时，两个列表里都找不到这条序列，于是在释放任何块之前就抛出 `ValueError`。
 
@@ -479,11 +503,11 @@ show_source(NanoScheduler.finish, NanoScheduler.abort)
 # %% [markdown] key="break_large" lang="en"
 # ### A request that can never run
 #
-# A request larger than the whole pool would wait for ever. Here it is refused before it waits, with the numbers:
-# %% [markdown] key="break_large" lang="zh" src="203dd0bd"
+# A request larger than the whole pool would wait for ever. The engine refuses it before it waits, and gives the numbers:
+# %% [markdown] key="break_large" lang="zh" src="287297e9"
 # ### 永远跑不了的请求
 #
-# 比整个块池还大的请求，等多久也没用。我们在它排队之前就拒绝，并把数字说清楚：
+# 比整个块池还大的请求，等多久也没用。引擎在它排队之前就拒绝，并给出数字：
 
 # %% key="break_large_code"
 from minikv.errors import MiniKVError
@@ -497,8 +521,8 @@ with LLM("tiny-gqa", num_blocks=8) as llm:
 # %% [markdown] key="break_owed" lang="en"
 # ### Without admission control
 #
-# What if a request is let in without asking what the running ones still need?
-# %% [markdown] key="break_owed" lang="zh" src="7446ebee"
+# What happens if a request is let in without asking what the running ones still need?
+# %% [markdown] key="break_owed" lang="zh" src="c43df4c3"
 # ### 没有准入控制
 #
 # 放请求进来的时候，如果不问运行中的序列还需要多少，会怎样？
@@ -527,30 +551,32 @@ for share in (0.4, 0.2, 0.1):
 Table(["块池", "抢占次数", "没有准入控制", "重算税", "没有准入控制的税"], rows, right=["重算税", "没有准入控制的税"])
 
 # %% [markdown] key="break_owed_read" lang="en"
-# More preemptions in every pool here, and a higher tax. (With another `seed` in `random_load` a pool may come out the other way; most do not.) Being admitted isn't the same as making progress.
-#
+# There are more preemptions in every pool here, and the tax is higher. (With another `seed` in `random_load` a single pool may come out the other way; most don't.) Being admitted isn't the same as making progress.
+# %% [markdown] key="break_owed_read" lang="zh" src="fbcaf138"
+# 这里不论块池多大，抢占都更多，税也更高。（给 `random_load` 换一个 `seed`，个别块池可能反过来，多数不会。）放进来了，不等于就能往前走。
+
+# %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - When no block is free, a running sequence is preempted: its blocks are freed, its tokens stay, it waits in front of the queue.
+# - When no block is free, a running sequence is preempted: its blocks are freed, its tokens stay, and it waits at the front of the queue.
 # - Blocks are taken from younger sequences only. The oldest always goes on, so every request ends.
-# - A preempted sequence may find its own blocks again. A high hit rate of prompts that share nothing is a sign of a small pool.
-# - The recompute tax is the share of computed tokens that were computed before. Which victim is cheapest depends on the load.
-# - A forward that fails, a request that is aborted twice, one that is too large: no block is lost and no other request fails.
-#
-# ## Check yourself
-#
-# Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="break_owed_read" lang="zh" src="adb585cd"
-# 这里不论块池多大，抢占都更多，税也更高。（给 `random_load` 换一个 `seed`，个别块池可能反过来，多数不会。）放进来了，不等于就能往前走。
-#
+# - A preempted sequence may find its own blocks again. A hit rate of 20.8% on prompts that share nothing was the sign of a pool that is too small.
+# - The recompute tax is the share of computed tokens that were computed before, 32 of 147 or 21.8% for the five requests. Which victim is cheapest depends on the load.
+# - When a forward fails, a request is aborted twice or is too large, no block is lost and no other request fails.
+# %% [markdown] key="recap" lang="zh" src="4792034e"
 # ## 本课小结
 #
 # - 没有空闲块时，抢占一条运行中的序列：块释放，token 留着，它回到队列最前面等待。
 # - 只能从更年轻的序列拿块。最老的总能前进，所以每个请求都会结束。
-# - 被抢占的序列可能重新找到自己的块。提示词之间毫无相同之处，命中率却很高，说明块池太小。
-# - 重算税是所有计算过的 token 里以前已经算过的比例。抢占哪条最便宜，要看负载。
-# - 前向计算失败、同一个请求中止两次、请求太大：都不会丢一个块，其他请求也不会失败。
+# - 被抢占的序列可能重新找到自己的块。提示词之间毫无相同之处，命中率却有 20.8%，说明块池太小。
+# - 重算税是所有计算过的 token 里以前已经算过的比例，那五个请求是 147 个里的 32 个，即 21.8%。抢占哪条最便宜，要看负载。
+# - 前向计算失败、同一个请求中止两次、请求太大，都不会丢一个块，其他请求也不会失败。
+
+# %% [markdown] key="self" lang="en"
+# ## Check yourself
 #
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -562,26 +588,12 @@ explain("why_younger")
 explain("whose_hits")
 
 # %% [markdown] key="exercises" lang="en"
-# ## In the wild
-#
-# - **A hit rate on random prompts.** In September 2025 a vLLM maintainer measured 1,000 prompts of random tokens, and the log showed a prefix cache hit rate of 32.2% ([vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)). The hits were those of preempted sequences; [PR #25787](https://github.com/vllm-project/vllm/pull/25787) no longer counts them, and the same benchmark then showed 0.2%.
-# - **The recompute tax.** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) measured a tax of 10 to 23 percent in online serving, and up to 79 percent in a forced case offline. Its author proposes to preempt the sequence with the fewest computed tokens, which wasted up to 59 percent fewer on vLLM; with random prompts that is nearly our rule.
-# - **Freed twice.** In SGLang preemption freed requests that had finished already ([PR #18694](https://github.com/sgl-project/sglang/pull/18694)).
-# - **Too large for the pool.** nano-vllm noticed such a request only in the middle of decoding, with a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)). In vLLM one held up all requests behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)).
-#
 # ## Exercises
 #
 # 1. `cheapest_victim`: the rule of `minikv.LLM`, with plain lists.
 # 2. `choose_victim`: nano's rule, as a method of its scheduler. It becomes a part of [your engine](11c_your_engine.ipynb).
 # 3. `run_step`: from the prefix cache to the blocks given back, even if the forward fails in between.
-# %% [markdown] key="exercises" lang="zh" src="e7188d11"
-# ## 实战现场
-#
-# - **随机提示词的命中率。** 2025 年 9 月，vLLM 的一位维护者用 1,000 个随机 token 的提示词测吞吐量，日志里的前缀缓存命中率却是 32.2%（[vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)）。这些命中来自被抢占的序列；[PR #25787](https://github.com/vllm-project/vllm/pull/25787) 不再把它们算进去，同样的测试随即变成 0.2%。
-# - **重算税。** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) 在线上服务中测到 10% 到 23% 的税，在离线的极端情形下高达 79%。作者建议抢占已算 token 最少的序列，在 vLLM 上这样浪费的 token 最多少了 59%；对随机提示词来说，这与我们的规则几乎一样。
-# - **释放了两次。** SGLang 里，请求已经结束并释放，抢占时又释放了一次（[PR #18694](https://github.com/sgl-project/sglang/pull/18694)）。
-# - **比块池还大。** nano-vllm 要到解码中途才发现这样的请求，只给一个 AssertionError（[#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)）。在 vLLM 里，它曾把后面的请求全部堵住，直到被中止（[#39734](https://github.com/vllm-project/vllm/issues/39734)）。
-#
+# %% [markdown] key="exercises" lang="zh" src="c3d9792c"
 # ## 练习
 #
 # 1. `cheapest_victim`：`minikv.LLM` 的规则，用普通的列表来写。
@@ -593,15 +605,30 @@ explain("whose_hits")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | tokens a second fall as requests get longer | `summary(log.events)` (from `minikv.engine`) of `LLM(..., emit=log)`: `preemptions` above 0 means a pool too small, and `lost_tokens` how much was given up |
+# | tokens a second fall as requests get longer | `summary(log.events)` (from `minikv.engine`) of `LLM(..., emit=log)`: `preemptions` above 0 means that the pool is too small, and `lost_tokens` says how much was given up |
 # | a good hit rate, and slow all the same | `sum(out.num_cached for out in outputs)`, as a share of the prompts, against `summary(log.events).hit_rate`: where the second is higher, preempted sequences have hit their own blocks |
-# %% [markdown] key="stuck" lang="zh" src="ff4c2cec"
+# %% [markdown] key="stuck" lang="zh" src="51f5e95d"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | 请求越长，每秒 token 数越低 | `LLM(..., emit=log)` 的 `summary(log.events)`（`summary` 在 `minikv.engine` 里）：`preemptions` 大于 0 说明块池太小，`lost_tokens` 说明交出了多少 |
 # | 命中率很高，却还是慢 | `sum(out.num_cached for out in outputs)` 占提示词的比例，与 `summary(log.events).hit_rate` 对照：后者更高，说明被抢占的序列命中了自己的块 |
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - **A hit rate on random prompts.** In September 2025 a vLLM maintainer measured 1,000 prompts of random tokens, and the log showed a prefix cache hit rate of 32.2% ([vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)). The hits were those of preempted sequences; [PR #25787](https://github.com/vllm-project/vllm/pull/25787) stopped counting them, and the same benchmark then showed 0.2%.
+# - **The recompute tax.** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) measured a tax of 10 to 23 percent in online serving, and up to 79 percent in a forced case offline. Its author proposed to preempt the sequence with the fewest computed tokens, which wasted up to 59 percent fewer on vLLM; with random prompts that is nearly our rule.
+# - **Freed twice.** In SGLang preemption freed requests that had finished already ([PR #18694](https://github.com/sgl-project/sglang/pull/18694)). *The same request freed twice* shows what that does to a pool.
+# - **Too large for the pool.** nano-vllm noticed such a request only in the middle of decoding, with a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)). In vLLM one held up all requests behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)).
+# %% [markdown] key="wild" lang="zh" src="80b83332"
+# ## 实战现场
+#
+# - **随机提示词的命中率。** 2025 年 9 月，vLLM 的一位维护者用 1,000 个随机 token 的提示词测吞吐量，日志里的前缀缓存命中率却是 32.2%（[vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)）。这些命中来自被抢占的序列；[PR #25787](https://github.com/vllm-project/vllm/pull/25787) 不再把它们算进去，同样的测试随即变成 0.2%。
+# - **重算税。** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) 在线上服务中测到 10% 到 23% 的税，在离线的极端情形下高达 79%。作者建议抢占已算 token 最少的序列，在 vLLM 上这样浪费的 token 最多少了 59%；对随机提示词来说，这与我们的规则几乎一样。
+# - **释放了两次。** SGLang 里，请求已经结束并释放，抢占时又释放了一次（[PR #18694](https://github.com/sgl-project/sglang/pull/18694)）。后果见“同一个请求释放两次”。
+# - **比块池还大。** nano-vllm 要到解码中途才发现这样的请求，只给一个 AssertionError（[#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)）。在 vLLM 里，它曾把后面的请求全部堵住，直到被中止（[#39734](https://github.com/vllm-project/vllm/issues/39734)）。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next

@@ -10,15 +10,15 @@
 # All running sequences have a block table in `tables`, the oldest sequence first, and `computed[i]` tokens in the cache.
 # `ref_counts[b]` says how many sequences hold block `b`.
 #
-# Which one do you preempt? Only a sequence younger than `asker` may be taken.
-# Preempting it frees the blocks that only it holds, and it *loses* its computed tokens, except those in the shared blocks at the front of its table: they stay in the cache, and are found again.
+# Which one do you preempt? You may take only a sequence that is younger than `asker`.
+# Preempting it frees the blocks that no other sequence holds. It *loses* its computed tokens, except those in the shared blocks at the front of its table: these stay in the cache and are found again.
 #
-# - Of those after whom enough blocks are free, take the one that loses the fewest tokens.
-# - If there is no such one, take the one that frees most: the scheduler will ask again.
-# - Of equals take the youngest.
+# - If preempting one of them leaves enough blocks free, take the one that loses the fewest tokens.
+# - If none is enough, take the one that frees most. The scheduler will ask again.
+# - If two are equal, take the younger one.
 #
 # Return its number, or `None` where no sequence is younger.
-# %% [markdown] key="victim_task" lang="zh" src="beefc7eb"
+# %% [markdown] key="victim_task" lang="zh" src="2d1ca082"
 # ## 11b.1 代价最小的序列
 #
 # 第 `asker` 条序列缺块：总共要有 `asked` 个空闲块，而现在只有 `free` 个。
@@ -108,9 +108,9 @@ check("11b.2", choose_victim)
 # It returns the names of the requests that went away meanwhile. Several paths report them, so a name may stand there twice.
 # Or it raises. Then nothing was written: every request of the step gives its blocks back, and the exception goes on.
 #
-# What a forward has written can be found; what none has written cannot. That holds for the blocks of requests that went away, too.
-# And of every prompt at least one token has to be computed; whole blocks are taken from the cache, and none that others hold is written.
-# %% [markdown] key="step_task" lang="zh" src="481cebc3"
+# Afterwards all that the forward has written can be found, and nothing that wasn't written. That holds for the blocks of requests that went away, too.
+# At least one token of every prompt has to be computed. Take whole blocks from the cache, and never write into a block that another request holds.
+# %% [markdown] key="step_task" lang="zh" src="3f42e3d3"
 # ## 11b.3 一步，出什么事都要收好尾
 #
 # `arrivals` 是这一步新来的请求，每个名字对应它的 token。用一次前向计算把它们全部算完。
