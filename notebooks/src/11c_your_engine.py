@@ -14,14 +14,14 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# Since [lesson 02](02_how_many_bytes.ipynb) you have written functions that count bytes, fill blocks, look up slots, attend over pages and choose what runs next. Each passed its `check`, alone.
+# Since [lesson 02](02_how_many_bytes.ipynb) you have written functions that count bytes, fill blocks, look up slots, attend over pages and choose what runs next. Each passed its `check`, but each ran alone.
 # **Put together, do they make an engine that produces the same tokens as `generate()`?**
 #
-# Here are all its parts, in the files of nano that they stand in. The picture is read from nano's source: an arrow says which function uses a part.
-# %% [markdown] key="question" lang="zh" src="7171741d"
+# Here are all the parts, in the files of nano that they belong to. The picture is read from nano's source: an arrow says which function uses a part.
+# %% [markdown] key="question" lang="zh" src="3c0ef8b3"
 # ## 问题
 #
-# 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。
+# 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都通过了 `check`，不过都是单独运行的。
 # **把它们组装在一起，得到的引擎与 `generate()` 输出的 token 相同吗？**
 #
 # 下面是全部部件，以及它们在 nano 的哪个文件里。图是从 nano 的源代码里读出来的：箭头表示哪个函数用到这个部件。
@@ -36,31 +36,35 @@ from minikv.course.diagrams import engine_parts
 show(engine_parts("zh"))
 
 # %% [markdown] key="able" lang="en"
-# This lesson follows one token through all of them, adds the last part, `sample`, and then runs what you have written.
+# In this lesson we follow one token through all of them and add the last part, `sample`. Then you run what you have written.
 #
 # After it you can
 #
-# - say in which file of an engine each step of a token's path happens,
-# - make random answers repeatable,
-# - read from a report which part is wrong when a token differs.
-# %% [markdown] key="able" lang="zh" src="2932c9c0"
+# - **say** in which file of an engine each step of a token's path happens;
+# - **make** random answers repeatable;
+# - **read** from a report which part is wrong when a token differs.
+#
+# You need the lessons whose parts you want to use. Parts that you haven't written are nano's own.
+# %% [markdown] key="able" lang="zh" src="f316b8a0"
 # 本课跟着一个 token 走完全程，补上最后一个部件 `sample`，然后运行你写的东西。
 #
 # 学完之后，你能
 #
-# - 说出一个 token 走的每一步发生在引擎的哪个文件里；
-# - 让随机的回答可以重复；
-# - 在有 token 不同时，从一份报告里读出错的是哪个部件。
+# - **说出**一个 token 走的每一步发生在引擎的哪个文件里；
+# - **做到**让随机的回答可以重复；
+# - **读懂**一份报告：有 token 不同时，错的是哪个部件。
+#
+# 想用哪些部件，就要先学那几课；还没有写的部件，用 nano 自带的。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# `generate()` of transformers answers a list of prompts in one static batch. A paged engine keeps K and V in blocks.
+# `generate()` of transformers answers a list of prompts in one static batch, in which every row is as long as the longest. A paged engine keeps K and V in blocks.
 # The race at the end of the lesson measures the difference in bytes. Here you compute it for eight sequences.
-# %% [markdown] key="predict_first" lang="zh" src="6721ebe2"
+# %% [markdown] key="predict_first" lang="zh" src="091146e6"
 # ## 先猜一猜
 #
-# transformers 的 `generate()` 把一组提示词放进一个静态 batch 里回答；分页的引擎则把 K 和 V 放在块里。
+# transformers 的 `generate()` 把一组提示词放进一个静态 batch 里回答，每一行都与最长的一行等长；分页的引擎则把 K 和 V 放在块里。
 # 本课最后的竞速会量出两者差多少字节；这里先拿八条序列算一算。
 
 # %% key="predict_padding"
@@ -69,11 +73,11 @@ predict("padding", ...)
 # %% [markdown] key="path" lang="en"
 # ## The path of one token
 #
-# Here is one prompt in nano, with blocks of four tokens. Each row is a step: the positions that it computed, the blocks that the sequence holds, and the answer so far.
-# %% [markdown] key="path" lang="zh" src="592ce5d7"
+# Let's send one prompt through nano, with blocks of four tokens. Each row is a step: the positions that it computed, the blocks that the sequence holds, and the answer so far.
+# %% [markdown] key="path" lang="zh" src="cc3e6103"
 # ## 一个 token 的路径
 #
-# 下面是 nano 里的一个提示词，块大小为 4。每行是一步：算了哪些位置，序列持有哪些块，目前的回答是什么。
+# 让一个提示词走一遍 nano，块大小为 4。每行是一步：算了哪些位置，序列持有哪些块，目前的回答是什么。
 
 # %% key="path_code" lang="en"
 from minikv.course import Table
@@ -109,13 +113,13 @@ show(block_moments(moments, "zh"))
 Table(["位置", "块表", "目前的回答"], rows)
 
 # %% [markdown] key="path_read" lang="en"
-# The eleven tokens of the prompt are computed in one step, then one token in each step. A fourth block comes when the third is full.
-# After the last line the block table is empty: the sequence has ended, and its blocks are free again. The last token of the answer, at position 14, is never computed, because no token follows it.
+# One step computes the eleven tokens of the prompt, and after that each step computes one. A fourth block comes when the third is full.
+# After the last line the block table is empty, because the sequence has ended and its blocks are free again. The last token of the answer, at position 14, is never computed: no token follows it.
 #
 # Each line was one call of `step`. It chooses tokens, computes them, and takes in what came out:
-# %% [markdown] key="path_read" lang="zh" src="3ef2f2c0"
+# %% [markdown] key="path_read" lang="zh" src="c333f67a"
 # 提示词的十一个 token 在一步里算完，之后每步算一个；第三个块满了，就再取第四个块。
-# 最后一行的块表是空的：序列已经结束，块都释放了。回答的最后一个 token（位置 14）不用计算，因为它后面没有别的 token。
+# 最后一行的块表是空的，因为序列已经结束，块都释放了。回答的最后一个 token（位置 14）不用计算，因为它后面没有别的 token。
 #
 # 每一行就是一次 `step` 调用：选出 token，计算，收下结果。
 
@@ -161,12 +165,12 @@ show_source(runner.forward)
 # %% [markdown] key="sampling" lang="en"
 # ## The last part: a token out of logits
 #
-# A forward gives a row of logits for each sequence. At temperature 0 the next token is the likeliest one. Above it, the token is drawn: the logits are divided by the temperature, the softmax turns them into probabilities, and a random number picks one token.
-# `top_p` narrows the choice first: of the likeliest tokens it keeps as few as sum to at least `top_p`. With 1 it keeps all of them.
+# A forward gives a row of logits for each sequence. At temperature 0, the next token is the likeliest one. Above 0 it is drawn: we divide the logits by the temperature, the softmax turns them into probabilities, and a random number picks a token.
+# `top_p` narrows the choice first. It keeps the likeliest tokens, as few as sum to at least `top_p`. With 1 it keeps all of them.
 # Every request brings its own temperature, `top_p` and seed.
 #
 # Here are the six likeliest tokens behind the prompt above, at three temperatures. The logits are the same ones.
-# %% [markdown] key="sampling" lang="zh" src="4c74dfed"
+# %% [markdown] key="sampling" lang="zh" src="98a91f95"
 # ## 最后一个部件：从 logits 到 token
 #
 # 一次前向计算给每条序列一行 logits。温度为 0 时，下一个 token 就是最可能的那个；大于 0 时按概率抽取：logits 除以温度，经 softmax 变成概率，再用一个随机数选出一个 token。
@@ -187,7 +191,6 @@ at = {
     for heat in (1.0, 2.0, 3.0)
 }
 show(bars(tokenizer.convert_ids_to_tokens(likeliest), at, x="probability of the next token"))
-
 # %% key="heat_code" lang="zh"
 from minikv.course.charts import bars
 
@@ -202,13 +205,13 @@ at = {
 show(bars(tokenizer.convert_ids_to_tokens(likeliest), at, x="下一个 token 的概率"))
 
 # %% [markdown] key="sampling_predict" lang="en"
-# The higher the temperature, the more often another token is drawn.
+# The higher the temperature, the more often a token other than the likeliest is drawn.
 #
-# Now the same prompt is answered three times: alone, beside eleven others, and beside them in a pool so small that sequences are preempted. Before you run the cell: how many different answers will there be?
-# %% [markdown] key="sampling_predict" lang="zh" src="d5781b76"
-# 温度越高，越常抽到别的 token。
+# Now we answer the same prompt three times: alone, beside eleven others, and beside them in a pool so small that sequences are preempted. Before you run the cell: how many different answers will there be?
+# %% [markdown] key="sampling_predict" lang="zh" src="e751f63c"
+# 温度越高，越常抽到最可能的那个以外的 token。
 #
-# 现在把同一个提示词抽取三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
+# 现在把同一个提示词回答三次：单独一次，与另外十一个一起一次，再与它们放进一个小到要抢占的块池里一次。运行之前先想一想：会有几种不同的回答？
 
 # %% key="sampling_code" lang="en"
 from minikv.models import recall_prompt
@@ -236,10 +239,10 @@ for count, num_blocks in ((1, 400), (12, 400), (12, 26)):
 Table(["同时的提示词", "块数", "抢占次数"], rows, lines=[f"不同的回答：{len(answers)} 种"])
 
 # %% [markdown] key="sampling_read" lang="en"
-# One answer. The random number doesn't come from a generator that goes on from draw to draw: it belongs to the request's seed and to the position of the new token. So it makes no difference which other sequences are in the step, or that K and V of a token were computed twice.
-# (The logits themselves may differ by rounding from batch to batch. A draw that falls just on the border between two tokens can then differ as well.)
-# %% [markdown] key="sampling_read" lang="zh" src="afd81beb"
-# 只有一种回答。因为每次抽取的随机数只由这个请求的随机种子和新 token 的位置决定，而不是来自一个不断往下取数的生成器。所以同一步里还有哪些序列、某个 token 的 K 和 V 是不是算了两遍，都不影响结果。
+# There is only one. The random number doesn't come from a generator that goes on from draw to draw. It depends on the request's seed and on the position of the new token, and on nothing else. So it makes no difference which other sequences are in the step, or whether K and V of a token were computed twice.
+# (The logits themselves may differ by rounding from batch to batch. If a draw falls just on the border between two tokens, it can differ as well.)
+# %% [markdown] key="sampling_read" lang="zh" src="2fe0b2fa"
+# 只有一种。因为随机数不是来自一个不断往下取数的生成器，它只取决于这个请求的随机种子和新 token 的位置。所以同一步里还有哪些序列、某个 token 的 K 和 V 是不是算了两遍，都不影响结果。
 # （logits 本身在不同的 batch 里可能有舍入误差；如果抽取恰好落在两个 token 的分界上，结果也可能因此不同。）
 
 # %% key="nano_sample"
@@ -250,18 +253,18 @@ show_source(runner.sample, runner.draw)
 #
 # ## Your engine
 #
-# When the `check` of a part passes, its source is kept in a file on your machine, beside your progress. It is text until you call `my_engine()`: that puts your parts into nano, in place of ours, and runs them in a process of their own, with a time limit.
+# When the `check` of a part passes, its source is kept in a file on your machine, beside your progress. It stays text until you call `my_engine()`. Then your parts are put into nano in place of ours, and run in a process of their own with a time limit.
 #
-# It answers 48 prompts. Many begin alike, so prefixes are found. A step may compute 12 tokens, so prompts are cut into chunks. And the pool is too small, so sequences are preempted.
-# Every token is compared with that of `generate()`. Half of the answers are drawn; for these `generate()` uses the same `draw`, with the same seeds.
-# %% [markdown] key="mine" lang="zh" src="f1f6123c"
+# The engine answers 48 prompts. Many of them begin alike, so prefixes are found. A step may compute 12 tokens, so prompts are cut into chunks. And the pool is too small, so sequences are preempted.
+# Every token is compared with that of `generate()`. Half of the answers are drawn, and for these `generate()` uses the same `draw` with the same seeds.
+# %% [markdown] key="mine" lang="zh" src="1a63016d"
 # （练习 11c.1 就是 `sample`，`draw` 已经给出。）
 #
 # ## 你的引擎
 #
 # 某个部件的 `check` 通过时，它的源代码就保存在你机器上的一个文件里，与学习进度放在一起。它一直只是文本，直到你调用 `my_engine()`：这时你的部件会装进 nano，替换我们的，并在一个单独的进程里运行，有时间限制。
 #
-# 它要回答 48 个提示词。许多提示词开头相同，所以有前缀命中；一步最多算 12 个 token，所以提示词要分段；块池又太小，所以会发生抢占。
+# 引擎要回答 48 个提示词。许多提示词开头相同，所以有前缀命中；一步最多算 12 个 token，所以提示词要分段；块池又太小，所以会发生抢占。
 # 每个 token 都与 `generate()` 对照。有一半回答是抽取的，这时 `generate()` 也用同一个 `draw` 和同样的随机种子。
 
 # %% key="my_engine"
@@ -274,29 +277,29 @@ my_engine()
 # The table says which parts are yours, since when, and how often each was called. If a part of yours is never called, right answers say nothing about it, and the report says so.
 # `paged_decode_kernel` has no calls here, because ours isn't run in this comparison. Once the kernel is yours, some decode steps launch it, and its result is compared with that of `paged_attention`.
 #
-# Equal tokens aren't enough, either: many mistakes change no token, such as blocks that are freed in another order. So each call of a part of yours is also compared with what ours does in the same state.
-# Where something differs, the lines below the table name the part, the step, the request and the two values. From there on ours takes its place, so that the other parts can still be judged.
+# Equal tokens aren't enough, either. Many mistakes change no token, for example blocks that are freed in another order. So each call of a part of yours is also compared with what ours does in the same state.
+# If something differs, the lines below the table name the part, the step, the request and the two values. From there on ours takes its place, so that the other parts can still be judged.
 #
-# The other 24 prompts go to a Gemma 2 with random weights, for its windows and its softcap, and to tiny-mla, whose keys are longer than its values.
-# %% [markdown] key="mine_read" lang="zh" src="00aaf82c"
+# The 48 prompts go to tiny-gqa. Another 24 go to a Gemma 2 with random weights, for its windows and its softcap, and to tiny-mla, whose keys are longer than its values.
+# %% [markdown] key="mine_read" lang="zh" src="9a8490bb"
 # 这份 notebook 里还没有做过练习，所以每个部件都是自带的。每写好一个部件，就再调用一次。
 # 表里写着哪些部件是你的、从什么时候起、各被调用了多少次；你的部件如果从未被调用，结果正确也说明不了什么，报告会指出来。
 # `paged_decode_kernel` 这里没有调用次数，因为自带的 kernel 不参加这次对照。换成你写的之后，有些解码步会运行它，并与 `paged_attention` 的结果对照。
 #
-# 只看 token 也不够：许多错误不会改变 token，例如按另一种次序释放块。所以你的部件每次被调用，都会与自带的那一份在同样状态下的结果对照。
-# 有不同的地方，表下面的几行会指出是哪个部件、哪一步、哪个请求，以及两个不同的值。从那里起改用自带的，好继续检验其他部件。
+# 只看 token 也不够，因为许多错误不会改变 token，例如按另一种次序释放块。所以你的部件每次被调用，都会与自带的那一份在同样状态下的结果对照。
+# 如果有不同的地方，表下面的几行会指出是哪个部件、哪一步、哪个请求，以及两个不同的值。从那里起改用自带的，好继续检验其他部件。
 #
-# 另外 24 个提示词交给随机权重的 Gemma 2（它有窗口和 softcap）和 tiny-mla（它的 key 比 value 长）。
+# 这 48 个提示词交给 tiny-gqa，此外还有 24 个交给随机权重的 Gemma 2（它有窗口和 softcap）和 tiny-mla（它的 key 比 value 长）。
 
 # %% [markdown] key="break" lang="en"
 # ### Break it
 #
-# Here is a digest that forgets the one before it: two blocks with the same tokens get the same name, whatever stands before them.
+# Here is a digest that forgets the one before it. Two blocks with the same tokens then get the same name, whatever stands before them.
 # `my_engine(block_digest)` tries a function once, in place of the part that has its name, and keeps nothing. Before you run it: will every answer be wrong?
-# %% [markdown] key="break" lang="zh" src="7612b9c6"
+# %% [markdown] key="break" lang="zh" src="8a00525f"
 # ### 弄坏它
 #
-# 下面这个摘要忘了前一块的摘要：只要 token 相同，不管前面是什么，两个块的名字都一样。
+# 下面这个摘要忘了前一块的摘要。这样一来，只要 token 相同，不管前面是什么，两个块的名字都一样。
 # `my_engine(block_digest)` 用你给的函数替换同名部件，只试这一次，什么也不保存。运行之前先想一想：是不是每个回答都会错？
 
 # %% key="break_code"
@@ -310,37 +313,37 @@ def block_digest(previous, tokens):
 my_engine(block_digest)
 
 # %% [markdown] key="break_read" lang="en"
-# No. Only a prompt that has a block in common with another one, behind a different beginning, is answered wrongly: the prefix cache gives it K and V that were computed behind that other beginning. Nothing crashes, and its first token is wrong already.
+# No. An answer is wrong only if its prompt has a block in common with another prompt, behind a different beginning. Then the prefix cache gives it K and V that were computed behind that other beginning. Nothing crashes, and the first token is wrong already.
 # The report names the call in which two different blocks got one digest, and the first request whose answer suffers from it.
-# %% [markdown] key="break_read" lang="zh" src="362c7c25"
-# 不是。只有当一个提示词里的某个块与别的提示词相同、前面的内容却不同时，回答才会错：前缀缓存给它的 K 和 V，是接在另一个开头之后算出来的。程序不会崩溃，但第一个 token 就已经错了。
+# %% [markdown] key="break_read" lang="zh" src="4bb58f98"
+# 不是。只有当一个提示词里的某个块与别的提示词相同、前面的内容却不同时，回答才会错。这时前缀缓存给它的 K 和 V，是接在另一个开头之后算出来的。程序不会崩溃，但第一个 token 就已经错了。
 # 报告指出了是哪一次调用给两个不同的块算出同一个摘要，以及第一个因此答错的请求。
 
 # %% [markdown] key="race" lang="en"
 # ### The race
 #
 # Five engines answer the same 32 requests: `generate()` in static batches, transformers' own continuous batching (`generate_batch`), nano, your engine and `minikv.LLM`.
-# Each is measured in tokens a second, and in the bytes of K and V that it holds at the fullest moment. Before you run the cell: which one holds the most?
-# %% [markdown] key="race" lang="zh" src="2a2b82ad"
+# For each we measure the tokens a second, and the bytes of K and V that it holds at the fullest moment. Before you run the cell: which one holds the most?
+# %% [markdown] key="race" lang="zh" src="e0b2a9c9"
 # ### 比一比
 #
 # 五个引擎回答同样的 32 个请求：静态批处理的 `generate()`、transformers 自带的连续批处理（`generate_batch`）、nano、你的引擎和 `minikv.LLM`。
-# 比较每秒多少 token，以及 K 和 V 在最满的时刻占多少字节。运行之前先想一想：哪一个占得最多？
+# 我们测每个引擎每秒多少 token，以及 K 和 V 在最满的时刻占多少字节。运行之前先想一想：哪一个占得最多？
 
 # %% key="race_code" tags="timing"
 my_engine.race()
 
 # %% [markdown] key="export" lang="en"
-# `generate()` holds the most K and V, about three times as much as nano: all rows of a static batch are as long as the longest, and an answer that has ended keeps its row until the batch ends. You predicted this room at the beginning.
+# `generate()` holds the most K and V, about three times as much as nano. All rows of a static batch are as long as the longest, and an answer that has ended keeps its row until the batch ends. This is the room that you predicted at the beginning.
 #
 # The tokens a second are those of a very small model, so they don't say which engine is faster on yours. In this copy nano is ahead of `minikv.LLM`; on the larger model of [the results](repo:RESULTS.md#nano) it is the other way round.
 # vLLM can join: `make bench-vllm` in a checkout installs it (3.5 GB), and then `my_engine.race(vllm=True)` has a sixth row.
 #
 # ### Take it with you
 #
-# `export` writes nano and your parts into one file, and marks the parts that are yours. The file doesn't need minikv, only torch and transformers.
-# %% [markdown] key="export" lang="zh" src="eb8481b5"
-# K 和 V 占得最多的是 `generate()`，大约是 nano 的三倍：静态 batch 里每一行都与最长的一行等长，而且回答结束之后，那一行还要留到整批结束。本课开头猜的就是这部分位置。
+# `export` writes nano and your parts into one file and marks the parts that are yours. The file doesn't need minikv, only torch and transformers.
+# %% [markdown] key="export" lang="zh" src="215bff43"
+# K 和 V 占得最多的是 `generate()`，大约是 nano 的三倍。因为静态 batch 里每一行都与最长的一行等长，而且回答结束之后，那一行还要留到整批结束。本课开头猜的就是这部分位置。
 #
 # 每秒 token 数来自一个很小的模型，说明不了在你的模型上哪个引擎更快。这份 notebook 里 nano 比 `minikv.LLM` 快；在[测量结果](repo:RESULTS.md#nano)里那个大一些的模型上，次序正好相反。
 # vLLM 也可以参加：在源码目录里运行 `make bench-vllm` 把它装好（3.5 GB），`my_engine.race(vllm=True)` 就会多出一行。
@@ -352,25 +355,26 @@ my_engine.race()
 # %% key="export_code"
 my_engine.export("my_engine.py")
 
-# %% [markdown] key="sampling_exercise" lang="en"
+# %% [markdown] key="recap" lang="en"
 # ## Recap
 #
 # - A step of an engine is three lines: `schedule` chooses tokens, `forward` and `sample` compute the next ones, `finish` takes them in.
-# - One row of tokens holds all sequences of a step; K and V go to slots, and attention finds them through block tables.
-# - A random token belongs to a seed and a position, so an answer can be repeated in any batch.
-# - `my_engine()` puts your parts into nano, compares every call of them with ours, and every token of 48 answers with `generate()`.
-#
-# ## Check yourself
-#
-# Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="sampling_exercise" lang="zh" src="8001f371"
+# - One row of tokens holds all sequences of a step. K and V go to slots, and attention finds them through block tables.
+# - A random token depends on a seed and a position only, so the answer was the same in all 3 batches.
+# - `my_engine()` puts your parts into nano. It compares every call of them with ours, and every token of 48 answers with `generate()`.
+# %% [markdown] key="recap" lang="zh" src="e3c3d685"
 # ## 本课小结
 #
 # - 引擎的一步是三行：`schedule` 选出 token，`forward` 和 `sample` 算出下一个，`finish` 收下结果。
 # - 一步里所有序列的 token 排成一行；K 和 V 写进槽位，注意力通过块表找到它们。
-# - 抽取的 token 由随机种子和位置决定，所以放在哪个 batch 里，回答都能重复。
+# - 抽取的 token 只由随机种子和位置决定，所以在 3 种 batch 里，回答都相同。
 # - `my_engine()` 把你的部件装进 nano，每次调用都与我们的对照，48 个回答的每个 token 都与 `generate()` 对照。
+
+# %% [markdown] key="self" lang="en"
+# ## Check yourself
 #
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="self" lang="zh" src="c2d6ea3e"
 # ## 自我检查
 #
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
@@ -393,8 +397,8 @@ explain("why_called")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Your engine has one pool on one device. [Lesson 12](12_beyond_one_gpu.ipynb) asks what becomes of the pool when the model is spread over several GPUs, and what it costs to move a victim's blocks to CPU memory in place of computing them again.
-# %% [markdown] key="next" lang="zh" src="c526a05e"
+# Your engine has one pool on one device. [Lesson 12](12_beyond_one_gpu.ipynb) spreads the model over several GPUs and looks at what becomes of the pool. It also asks what it costs to move a victim's blocks to CPU memory instead of computing them again.
+# %% [markdown] key="next" lang="zh" src="4324c9ee"
 # ## 下一课
 #
-# 到这里，你的引擎是一个设备上的一个块池。[第 12 课](12_beyond_one_gpu.ipynb)要问：模型分到多块 GPU 上之后，块池会变成什么样；被抢占的块不重新计算，而是搬到 CPU 内存，又要付出什么代价。
+# 到这里，你的引擎是一个设备上的一个块池。[第 12 课](12_beyond_one_gpu.ipynb)把模型分到多块 GPU 上，看块池会变成什么样；还要算一算，被抢占的块不重新计算，而是搬到 CPU 内存，要付出什么代价。
