@@ -45,13 +45,13 @@ check("09.1", slot_mapping)
 # - `self.free_blocks`: the free blocks, a dict used as an ordered set; `self.free_blocks[b] = None` puts `b` at its end, and the next block to be taken stands in front
 #
 # Every block loses one holder.
-# Blocks that no sequence holds any more join the end of `free_blocks`, the last block of the table first, so that the beginning of a sequence is evicted last.
-# They keep what they hold, and can be found until they are taken again.
+# Blocks that no sequence holds any more join the end of `free_blocks`. The last block of the table goes first, so that the beginning of a sequence is evicted last.
+# The blocks keep their content and can be found until they are taken again.
 # The sequence is left with an empty table and 0 computed tokens.
 # If any of the blocks is free already, fail (`assert`, or raise `ValueError`), and change nothing.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="free_task" lang="zh" src="0a20e7d6"
+# %% [markdown] key="free_task" lang="zh" src="5bb0fdb2"
 # ## 09.2 释放
 #
 # 请写出 `minikv.nano` 的方法 `BlockManager.free`：序列 `seq` 结束了，或者被抢占，要归还块表里的块。
@@ -85,10 +85,10 @@ check("09.2", free)
 
 # %% [markdown] key="free_why" lang="en"
 # ### BEGIN SOLUTION
-# First look, then do: a call that fails must have changed nothing.
+# Look first and change later, because a call that fails must have changed nothing.
 # In `minikv.LLM`'s manager everything that frees a block, an end, a truncation, a window, goes through one such function.
 # ### END SOLUTION
-# %% [markdown] key="free_why" lang="zh" src="42aa0ab1"
+# %% [markdown] key="free_why" lang="zh" src="30b683cb"
 # ### BEGIN SOLUTION
 # 先看，再做：报错的调用不能留下任何改动。
 # 在 `minikv.LLM` 的管理器里，不论是序列结束、截短还是窗口移动，释放块都走同一个函数。
@@ -99,15 +99,15 @@ check("09.2", free)
 #
 # Return the digest of a full block with these `tokens`.
 # `previous` is the digest of the block before it; before the first block it is `b""`, or a salt.
-# Two digests must be equal exactly if `previous` and all tokens are equal.
+# Two digests must be equal if, and only if, `previous` and all tokens are equal.
 #
-# Any hash will do, `hashlib.sha256` is a good one. A digest is of type `bytes`.
+# You can take any hash; `hashlib.sha256` is a good one. A digest is of type `bytes`.
 # Token ids go up to 120,000 and more.
 # The check chains the full blocks of several prompts, each a list of tokens and a salt, and does not look at the digests themselves.
 # It numbers them in the order in which they first appear: `[[0, 1], [0, 2]]` says that the first blocks are equal and the second ones are not.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="digests_task" lang="zh" src="28697db9"
+# %% [markdown] key="digests_task" lang="zh" src="486fdf6b"
 # ## 09.3 链式哈希
 #
 # 返回一个满块的摘要，块里的 token 是 `tokens`。
@@ -146,16 +146,16 @@ check("09.3", block_digest)
 # %% [markdown] key="append_task" lang="en"
 # ## 09.4 A slot for one more token
 #
-# A sequence with `length` tokens in the blocks of `table` gets one more.
-# See to it that the token has a slot, in a block that nobody else holds.
+# A sequence has `length` tokens in the blocks of `table` and gets one more.
+# Give this token a slot, in a block that no other sequence holds.
 #
 # - If a new block is needed, take it from the front of `free_list`; its count is then 1.
-# - If the last block has room and others hold it too, a new block takes its place in the table. Return `(old, new)`, so that the storage can copy it.
+# - If the last block has room but other sequences hold it too, put a new block in its place in the table. Return `(old, new)`, so that the storage can copy it.
 # - In all other cases return `None`.
 #
 # Change `table`, `ref_counts` and `free_list` in place. There is always a free block.
 # The check appends to several sequences, some of them forks of each other, in a random order.
-# %% [markdown] key="append_task" lang="zh" src="162d939f"
+# %% [markdown] key="append_task" lang="zh" src="dc6a2094"
 # ## 09.4 给新 token 一个槽位
 #
 # 一条序列有 `length` 个 token，放在 `table` 的块里，现在再加一个。

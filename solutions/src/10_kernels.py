@@ -93,7 +93,7 @@ check("10.2", token_offsets)
 # Return the pair (result, lse) of one softmax over all keys, in one pass over the tiles.
 # Two Python floats: the check compares nine digits, which a float32 does not have.
 #
-# Somebody wrote this, and it is wrong nearly always:
+# Here is an attempt that is wrong nearly always:
 #
 # ```python
 # largest, total, acc = -math.inf, 0.0, 0.0
@@ -105,8 +105,8 @@ check("10.2", token_offsets)
 # return acc / total, largest + math.log(total)
 # ```
 #
-# Write it right.
-# %% [markdown] key="attend_task" lang="zh" src="54097ff6"
+# Find out why, and write it correctly.
+# %% [markdown] key="attend_task" lang="zh" src="43edb435"
 # ## 10.3 修好 softmax
 #
 # `tiles` 是一串二元组：一个 tile 的各个 logit，以及每个 key 的 value（各是一个数）。
