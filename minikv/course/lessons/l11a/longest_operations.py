@@ -92,7 +92,7 @@ def floor_of_one_call(calls, flops_per_us, bytes_per_us):
 
 def draw_profiles(rng) -> list[dict]:
     """Draw profiles of three operations and more; the one that runs most often is short in each single call."""
-    cases = []
+    cases: list[dict] = []
     while len(cases) < 40:
         names = rng.sample(NAMES, min(len(NAMES), 3 + len(cases) // 10))
         bytes_per_us, ridge = 1000 * rng.randint(8, 20), rng.choice([3, 4, 5])
