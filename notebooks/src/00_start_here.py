@@ -523,11 +523,11 @@ def blocks_needed(num_tokens, block_size):
 check("00.2", blocks_needed)
 
 # %% [markdown] key="hints" lang="en"
-# Hints come in three levels. The first names the symptom, the second the rule that is broken, and the third says where to look.
+# Hints come in three levels. The first names the mistake or its symptom, the second the rule that is broken, and the third says where to look.
 # If the course knows your mistake, the hints are about that mistake.
 # `seed=` draws other cases, and a class that agrees on a seed works on the same numbers.
-# %% [markdown] key="hints" lang="zh" src="d36449c2"
-# 提示分三级，第一级说现象，第二级说违反了哪条规则，第三级说该看哪里。
+# %% [markdown] key="hints" lang="zh" src="b8e919b1"
+# 提示分三级，第一级说错在哪里或现象是什么，第二级说违反了哪条规则，第三级说该看哪里。
 # 如果你犯的是课程已知的错误，提示就针对这个错误来写。
 # 换一个 `seed=` 就换一批用例；全班约定同一个 seed，大家做的就是同一组数字。
 
@@ -707,13 +707,13 @@ explain("what_is_free")
 # | you have | lessons | minutes |
 # |---|---|---|
 # | two hours | 00 → 01 → 02 → 08 | 120 |
-# | a weekend | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 440 |
-# | six evenings, 1 | 00 → 01 → 02 → 02b | 105 |
-# | six evenings, 2 | 03 → 04 → 06 | 100 |
-# | six evenings, 3 | 07 → 08 → 16 | 115 |
-# | six evenings, 4 | 09 → 10 | 125 |
+# | a weekend | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 450 |
+# | six evenings, 1 | 00 → 01 → 02 → 02b | 110 |
+# | six evenings, 2 | 03 → 04 → 06 | 105 |
+# | six evenings, 3 | 07 → 08 → 16 | 120 |
+# | six evenings, 4 | 09 → 10 | 115 |
 # | six evenings, 5 | 11a → 11b → 11c → 13b | 105 |
-# | six evenings, 6 | 13 → 14 → 17 | 110 |
+# | six evenings, 6 | 13 → 14 → 17 | 115 |
 #
 # ### What do you want to do?
 #
@@ -768,7 +768,7 @@ explain("what_is_free")
 # `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
 # Run it again after an update: it never overwrites a notebook that you changed, and puts the newer version beside it as `NAME.new.ipynb`.
 # Every notebook exists in English and in Chinese. The link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
-# %% [markdown] key="next" lang="zh" src="471797ef"
+# %% [markdown] key="next" lang="zh" src="0fd50392"
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
@@ -781,13 +781,13 @@ explain("what_is_free")
 # | 你有 | 课程 | 分钟 |
 # |---|---|---|
 # | 两个小时 | 00 → 01 → 02 → 08 | 120 |
-# | 一个周末 | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 440 |
-# | 六个晚上，第 1 晚 | 00 → 01 → 02 → 02b | 105 |
-# | 六个晚上，第 2 晚 | 03 → 04 → 06 | 100 |
-# | 六个晚上，第 3 晚 | 07 → 08 → 16 | 115 |
-# | 六个晚上，第 4 晚 | 09 → 10 | 125 |
+# | 一个周末 | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 450 |
+# | 六个晚上，第 1 晚 | 00 → 01 → 02 → 02b | 110 |
+# | 六个晚上，第 2 晚 | 03 → 04 → 06 | 105 |
+# | 六个晚上，第 3 晚 | 07 → 08 → 16 | 120 |
+# | 六个晚上，第 4 晚 | 09 → 10 | 115 |
 # | 六个晚上，第 5 晚 | 11a → 11b → 11c → 13b | 105 |
-# | 六个晚上，第 6 晚 | 13 → 14 → 17 | 110 |
+# | 六个晚上，第 6 晚 | 13 → 14 → 17 | 115 |
 #
 # ### 你想做什么？
 #

@@ -376,7 +376,7 @@ except ConfigError as error:
 #
 # $$\max(1,\ 8 / 16) = 1 \qquad 1 \text{ 个头} \cdot 16{,}384 \text{ B} = \text{每块 GPU 上每个 token } 16{,}384 \text{ B}$$
 #
-# tp = 3 会被拒绝，因为那样一块 GPU 只能分到半个头。报错里有具体数字，也有解决办法，程序包里所有的报错都是这样写的。
+# tp = 3 会被拒绝，因为 8 个头分给 3 块 GPU，总有 GPU 分到的头不完整。报错里有具体数字，也有解决办法，程序包里所有的报错都是这样写的。
 
 # %% [markdown] key="variables" lang="en"
 # ## Every variable of an allocator
@@ -471,34 +471,34 @@ Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in 
 # When an engine starts, it prints how many tokens its KV cache holds.
 # But with windows there is no such number, because a token costs more at the start of a sequence than later. So each version of vLLM has its own rule:
 #
-# $$\text{up to v0.20:}\quad \lfloor \text{blocks} / \text{groups} \rfloor \cdot B \qquad\qquad \text{from v0.21:}\quad \text{concurrency} \cdot \text{max\_model\_len}$$
+# $$\text{up to v0.20:}\quad \lfloor \text{blocks} / \text{groups} \rfloor \cdot B \qquad\qquad \text{from v0.21:}\quad c \cdot m$$
 #
 # | symbol | what it is | value here |
 # |---|---|---|
 # | blocks | blocks in the pool of 50 GiB | 20,480 |
 # | groups | groups of 10 layers, five sliding and one full | 6 |
 # | $B$ | tokens of a block in a sliding group | 16 |
-# | concurrency | sequences of `max_model_len` that fit at once | 4.05 |
-# | `max_model_len` | longest sequence that you allow | 131,072 |
+# | $c$ | concurrency: sequences of $m$ tokens that fit at once | 4.05 |
+# | $m$ | `max_model_len`: the longest sequence that you allow | 131,072 |
 #
 # $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad 4.0466 \cdot 131{,}072 = 530{,}400$$
 #
 # The cell computes both for Gemma 4 31B, from one pool of 50 GiB:
-# %% [markdown] key="coda" lang="zh" src="c8946cd1"
+# %% [markdown] key="coda" lang="zh" src="baf05593"
 # ## 屏幕上的数字不等于容量
 #
 # 推理引擎启动时，会打印 KV 缓存能放多少 token。
 # 可是有了窗口，这个数其实并不存在，因为同一条序列里，前面的 token 比后面的 token 贵。于是 vLLM 的不同版本各有一套算法：
 #
-# $$\text{v0.20 及以前：}\quad \lfloor \text{块数} / \text{组数} \rfloor \cdot B \qquad\qquad \text{v0.21 起：}\quad \text{并发数} \cdot \text{max\_model\_len}$$
+# $$\text{v0.20 及以前：}\quad \lfloor \text{块数} / \text{组数} \rfloor \cdot B \qquad\qquad \text{v0.21 起：}\quad c \cdot m$$
 #
 # | 符号 | 含义 | 本例取值 |
 # |---|---|---|
 # | 块数 | 50 GiB 的块池里的块数 | 20,480 |
 # | 组数 | 每 10 层一组，五组滑动窗口，一组全注意力 | 6 |
 # | $B$ | 滑动窗口组里一个块的 token 数 | 16 |
-# | 并发数 | 能同时放下几条 `max_model_len` 长的序列 | 4.05 |
-# | `max_model_len` | 允许的最长序列 | 131,072 |
+# | $c$ | 并发数：能同时放下几条 $m$ 个 token 的序列 | 4.05 |
+# | $m$ | `max_model_len`：允许的最长序列 | 131,072 |
 #
 # $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad 4.0466 \cdot 131{,}072 = 530{,}400$$
 #
