@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -110,8 +111,9 @@ def show_table(budget: MemoryBudget, lang: str, *, as_json: bool) -> None:
 
 
 def show_catalogue(lang: str, *, as_json: bool) -> None:
-    """The models and GPUs that can be given by name."""
+    """The models and GPUs that can be given by name, and which of transformers' decoders run."""
     from minikv.plan import CacheSpec, find_gpu, find_model, gpu_names, model_names
+    from minikv.plan.decoders import decoder_outcomes
 
     gpus = [find_gpu(name) for name in gpu_names()]
     models = [find_model(name) for name in model_names()]
@@ -121,9 +123,15 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
     if as_json:
         listed = {
             "models": [
-                {"name": m.name, "token_bytes": specs[m.name].slope(0), "complete": m.complete}
+                {
+                    "name": m.name,
+                    "model_type": specs[m.name].model_type,
+                    "token_bytes": specs[m.name].slope(0),
+                    "complete": m.complete,
+                }
                 for m in models
             ],
+            "decoders": [asdict(each) | {"reason": each.reason(lang)} for each in decoder_outcomes()],
             "gpus": [
                 {"name": g.name, "total_bytes": g.total_bytes, "bandwidth_gb_s": g.bandwidth_gb_s}
                 for g in gpus
@@ -134,12 +142,13 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
     console = make_console()
     table = Table(box=None, padding=(0, 1), show_edge=False)
     table.add_column(_say("list_model", lang), no_wrap=True)
+    table.add_column("model_type", no_wrap=True)
     table.add_column(_say("list_token", lang), justify="right", no_wrap=True)
     table.add_column(_say("list_positions", lang), justify="right", no_wrap=True)
     for model in models:
         spec = specs[model.name]
         positions = f"{spec.max_positions:,}" if spec.max_positions else "-"
-        table.add_row(model.name, f"{spec.slope(0):,}", positions)
+        table.add_row(model.name, spec.model_type, f"{spec.slope(0):,}", positions)
     print_whole(console, table)
     console.print()
     table = Table(box=None, padding=(0, 1), show_edge=False)
@@ -152,6 +161,23 @@ def show_catalogue(lang: str, *, as_json: bool) -> None:
         flops = f"{gpu.bf16_tflops:,g}" if gpu.bf16_tflops else "-"
         table.add_row(gpu.name, total, f"{gpu.bandwidth_gb_s:,g}" if gpu.bandwidth_gb_s else "-", flops)
     print_whole(console, table)
+    _show_decoders(console, lang)
+
+
+def _show_decoders(console: Console, lang: str) -> None:
+    """A paragraph for each outcome: what it means, and the decoders by name, of refused ones behind their reasons."""
+    from minikv.plan.decoders import OUTCOMES, decoder_outcomes
+
+    for outcome in OUTCOMES:
+        mine = [each for each in decoder_outcomes() if each.outcome == outcome]
+        key = f"plan.models_{outcome.replace(' ', '_')}"
+        console.print(f"\n{text(key, lang)} ({len(mine)}): {text(f'{key}_means', lang)}", style="bold")
+        by_reason: dict[str, list[str]] = {}
+        for each in mine:
+            by_reason.setdefault(each.reason(lang), []).append(each.model_type)
+        for reason, names in by_reason.items():
+            listed = ", ".join(names)
+            console.print(f"  {reason}: {listed}" if reason else f"  {listed}", markup=False, highlight=False)
 
 
 def _size(console: Console, table: Table) -> Measurement:

@@ -1,7 +1,7 @@
 """Builds the parts of an LLM from its configuration, one after the other; if one fails, all are freed again."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from minikv.cache.allocator import allocate_kv_cache, kv_dtype_of
 from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
-from minikv.cache.states import StatePages, StateShape, StateSlots
+from minikv.cache.states import StatePages, StateSlots
 from minikv.engine.core.extension import Extension
 from minikv.engine.core.runner import Runner
 from minikv.engine.core.scheduler import Scheduler
@@ -176,7 +176,6 @@ def build_engine(
     shapes = state_shapes(model) if spec.constant_state_bytes and ranks == 1 else ()
     if spec.constant_state_bytes:
         refuse_beside_states(spec, config, host_blocks, eviction)
-        spec = holding(spec, shapes)
         config = seats_for_states(spec, config, device)
     room, asked = None, config.enforce_eager
     if eviction is not None:
@@ -390,15 +389,6 @@ def refuse_beside_states(
     for what, is_asked in asked.items():
         if is_asked:
             raise ArgumentError("llm_states", name=spec.name, what=what)
-
-
-def holding(spec: CacheSpec, shapes: Sequence[StateShape]) -> CacheSpec:
-    """Return ``spec`` with the bytes of ``shapes``: a config may be silent about the dtype of its model."""
-    layers = [
-        replace(layer, state_bytes=sum(shape.num_bytes for shape in shapes if shape.layer == number))
-        for number, layer in enumerate(spec.layers)
-    ]
-    return replace(spec, layers=tuple(layers))
 
 
 def seats_for_states(spec: CacheSpec, config: EngineConfig, device: torch.device) -> EngineConfig:

@@ -215,7 +215,7 @@ def own_attention(model: Any) -> Iterator[None]:
 
 def _trial(model: Any, own: CacheSpec, how: str) -> None:
     """Hold ``model`` on blocks in its own dtype against its own forward. Raises ``ConfigError`` if they differ."""
-    spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype_of(model) or own.kv_dtype)
+    spec = measure(model, kv_dtype=kv_dtype_of(model) or own.kv_dtype)
     device = model.get_input_embeddings().weight.device
     states = StateSlots(state_shapes(model), 2, device) if spec.constant_state_bytes else None
     if any(layer.token_bytes for layer in spec.layers):
@@ -246,9 +246,8 @@ def _why_not_on_trial(model: Any, own: CacheSpec) -> str | None:
 
 def _check_layers(model: Any, cache: Pages) -> CacheSpec:
     """Return the model's own spec. Raises unless the cache was made for the same layers: those that ``update`` gets."""
-    measure(model)
-    spec, tp = cache.spec, ranks_of(model)
-    own = CacheSpec.from_config(model.config, tp=tp, kv_dtype=spec.kv_dtype)
+    spec = cache.spec
+    own = measure(model, tp=ranks_of(model), kv_dtype=spec.kv_dtype)
     if len(own.layers) != len(spec.layers):
         raise ArgumentError(
             "models_layer_count", model=len(own.layers), cache=len(spec.layers), name=spec.name

@@ -13,19 +13,21 @@ from typing import Any
 
 import torch
 
+from minikv.cache.allocator import kv_dtype_of
 from minikv.cache.states import StateShape
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.models.batch import sees
-from minikv.plan.dtypes import AnyKVDtype
+from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.spec.architectures import ARCHITECTURES
-from minikv.plan.spec.cache_spec import CacheSpec
-from minikv.plan.spec.config import read_config
+from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.config import Config, read_config, with_dtype
 from minikv.plan.spec.layers import LayerSpec
 from minikv.plan.spec.measured import keep_measured, measured_layers
 
 CHUNKS = (5, 3)  # tokens of the two forwards: the second one shows that the cache grows by its tokens
 _KINDS = {
     "DynamicLayer": "full",
+    "DynamicIndexedLayer": "full",
     "DynamicSlidingWindowLayer": "sliding",
     "LinearAttentionLayer": "linear",
     "LinearAttentionAndFullAttentionLayer": "hybrid",
@@ -40,10 +42,22 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
     Two forwards read the weights. Raises ``ConfigError`` that names the first layer that minikv cannot explain, and for
     a model that does not run on a ``DynamicCache``.
     """
-    config = read_config(model.config)
+    config = config_of(model)
     if config.model_type not in ARCHITECTURES and measured_layers(config) is None:
-        keep_measured(config, [_spec_of(*found) for found in _explained(model, run_own(model))])
-    return CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype)
+        layers = [_spec_of(*found) for found in _explained(model, run_own(model))]
+        for told in (config, read_config(model.config)):
+            keep_measured(told, layers)
+    return CacheSpec.from_config(config, tp=tp, kv_dtype=kv_dtype)
+
+
+def config_of(model: Any) -> Config:
+    """Return the config of ``model`` with the dtype that its parameters have: its own may be silent, or outdated.
+
+    States and indexer keys have that dtype, so one config in two dtypes has two measurements.
+    """
+    config, dtype, silent = read_config(model.config), kv_dtype_of(model), []
+    stated = find_kv_dtype(model_dtype_of(read_config(model.config), silent)).name
+    return config if dtype is None or (stated == dtype and not silent) else with_dtype(config, dtype)
 
 
 def check_described(model: Any, spec: CacheSpec) -> None:
@@ -60,7 +74,7 @@ def check_described(model: Any, spec: CacheSpec) -> None:
     if len(held) != len(spec.layers):
         raise ConfigError("spec_layers", name=spec.name, described=len(spec.layers), held=len(held))
     for number, (told, found) in enumerate(zip(spec.layers, held, strict=True)):
-        for field in ("kv_heads", "k_dim", "v_dim", "window", "state_bytes"):
+        for field in ("kv_heads", "k_dim", "v_dim", "window", "index_bytes", "state_bytes"):
             mine, theirs = getattr(told, field), getattr(found, field)
             if field == "window":
                 mine = sees(spec, told)
@@ -166,12 +180,23 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
 def _strange(layer: Any) -> str:
     """Return the first attribute of the layer that another layer of its class does not have; "" if there is none."""
     known = vars(type(layer)(sliding_window=getattr(layer, "sliding_window", 1))).keys()
-    known |= {"dtype", "device", "keys", "values", "batch_size", "max_batch_size"}
+    known |= {
+        "dtype",
+        "device",
+        "keys",
+        "values",
+        "batch_size",
+        "max_batch_size",
+        "indexer_dtype",
+        "indexer_device",
+    }
+    if getattr(layer, "indexer_position_ids", None) is not None:
+        return f"{type(layer).__name__}.indexer_position_ids"
     return next((f"{type(layer).__name__}.{name}" for name in sorted(vars(layer).keys() - known)), "")
 
 
 def _check_tokens(model: Any, number: int, layer: Any) -> None:
-    """Raise unless the layer holds one K and one V of each token, or of each in its window."""
+    """Raise unless the layer holds one K and one V of each token, or of each in its window; so with indexer keys."""
     k, v = layer.keys, layer.values
     window = getattr(layer, "sliding_window", None)
     count = sum(CHUNKS) if window is None else min(sum(CHUNKS), window - 1)
@@ -179,6 +204,10 @@ def _check_tokens(model: Any, number: int, layer: Any) -> None:
         if tensor.dim() != 4 or tensor.shape[:3] != (1, k.shape[1], count) or not tensor.is_floating_point():
             shape = f"{type(layer).__name__} {list(tensor.shape)}"
             raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
+    index = getattr(layer, "indexer_keys", None)
+    if index is not None and (index.dim() != 3 or index.shape[:2] != (1, count)):
+        shape = f"indexer_keys {list(index.shape)}"
+        raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
 
 
 def _states(number: int, layer: Any) -> tuple[StateShape, ...]:
@@ -198,8 +227,10 @@ def _spec_of(layer: Any, kind: str, states: tuple[StateShape, ...]) -> LayerSpec
     if keys is None:
         return LayerSpec(kind, state_bytes=state_bytes)
     heads, k_dim, v_dim = keys.shape[1], keys.shape[3], layer.values.shape[3]
-    window = getattr(layer, "sliding_window", None)
-    return LayerSpec(kind, heads, k_dim, v_dim, window=window, state_bytes=state_bytes)
+    window, index = getattr(layer, "sliding_window", None), getattr(layer, "indexer_keys", None)
+    index_bytes = 0 if index is None else index.shape[2] * index.itemsize
+    sizes = {"window": window, "index_bytes": index_bytes, "state_bytes": state_bytes}
+    return LayerSpec(kind, heads, k_dim, v_dim, **sizes)
 
 
 def _name(model: Any) -> str:

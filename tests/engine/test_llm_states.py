@@ -20,7 +20,8 @@ from tests.in_turn import in_turn
 from tests.longer import usual_if
 from tests.models.running import World
 
-ON_NO_LIST = ["inkling_text", "lfm3", "olmo_hybrid", "zamba"]
+ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe lfm3 olmo_hybrid zamba zamba2
+    zaya""".split()
 WITHOUT_KV = ["falcon_mamba", "mamba", "mamba2"]
 # Their classes begin anew in a forward of several tokens: behind the first chunk tokens come one by one.
 ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "zamba"]

@@ -59,7 +59,7 @@ def test_a_cache_of_another_model(model):
 
 
 def test_an_architecture_that_is_not_on_the_list():
-    unknown = small_model(small_config("codegen", rotary_dim=8))
+    unknown = small_model(small_config("codegen", num_attention_heads=6))
     like = LayerSpec("full", kv_heads=6, k_dim=8, v_dim=8, itemsize=4)
     cache = PagedKVCache(CacheSpec((like,) * 6, kv_dtype="fp32"), 8, 4)
     with pytest.raises(ConfigError, match="codegen"):

@@ -3,11 +3,13 @@
 import functools
 
 import pytest
+import torch
 
 from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError, ConfigError
 from minikv.models import GatheredCache, bind_model, measure
 from minikv.plan import CacheSpec
+from minikv.plan.decoders import decoder_outcomes
 from minikv.plan.spec.architectures import ARCHITECTURES
 from tests.engine.llm_world import Reference, check_empty, greedy, make, run
 from tests.in_turn import in_turn
@@ -16,25 +18,22 @@ from tests.models.running import World
 from tests.models.test_adapter import OF_OTHERS
 from tests.plan.small_models import small_config, small_model
 
-# What their classes ask for besides the usual small sizes.
-SIZES = {
-    "codegen": {"n_head": 4, "n_embd": 48, "rotary_dim": 8},
-    "gpt_neo": {"attention_types": [[["global", "local"], 3]], "num_layers": 6, "window_size": 7},
-    "lfm2_moe": {"layer_types": ["full_attention"] * 6},
-}
-IN_PLACE = (
-    "afmoe apertus biogpt bitnet cohere2_moe ctrl cwm dots1 exaone_moe flex_olmo flint granite_swa granitemoe_swa "
-    "granitemoeshared hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna mellum modernbert-decoder nanochat "
-    "vaultgemma"
-).split()
-AS_COPIES = "diffllama doge gpt_neox_japanese hrm_text jetmoe xglm".split()
+# Those that no state goes along with; the others are in tests/engine/test_llm_states.py.
+STATES = ("linear", "conv", "hybrid")
+MEASURED = [
+    each
+    for each in decoder_outcomes()
+    if each.outcome == "measured" and not any(kind in each.layers for kind in STATES)
+]
+IN_PLACE = [each.model_type for each in MEASURED if each.reads == "paged"]
+AS_COPIES = [each.model_type for each in MEASURED if each.reads == "gather"]
 # The code of the refusal, and a word of what the sentence names.
 REFUSED = {
-    "bert": ("measured_other_cache", "bert"),
-    "hy_v4": ("measured_layer", "DynamicIndexedLayer"),
+    "deepseek_v4": ("measured_layer", "DeepseekV4HCACache"),
+    "moshi": ("measured_own_cache", "moshi"),
     "openai-gpt": ("measured_no_cache", "OpenAIGPTLMHeadModel"),
-    "rembert": ("measured_own_cache", "rembert"),
-    "roformer": ("measured_own_cache", "roformer"),
+    "recurrent_gemma": ("measured_other_cache", "recurrent_gemma"),
+    "roberta": ("measured_own_cache", "roberta"),
     "rwkv": ("measured_no_cache", "RwkvForCausalLM"),
 }
 
@@ -42,7 +41,7 @@ REFUSED = {
 @pytest.mark.parametrize("model_type", usual_if(lambda name: name in ("cwm", "doge"), IN_PLACE + AS_COPIES))
 def test_a_decoder_on_no_list_gives_what_generate_gives(model_type):
     assert model_type not in ARCHITECTURES
-    mine = World(model_type, prompts=OF_OTHERS, **SIZES.get(model_type, {}))
+    mine = World(model_type, prompts=OF_OTHERS)
     assert "measured, not known" in mine.spec.explain()
     adapter = bind_model(mine.model, PagedKVCache(mine.spec, 8, 4))
     adapter.unbind()
@@ -78,8 +77,8 @@ def test_a_measurement_holds_for_its_config_alone():
     model = World.bare("apertus", num_hidden_layers=3)
     with pytest.raises(ConfigError, match="apertus"):
         CacheSpec.from_config(model.config)
-    spec = measure(model)
-    assert CacheSpec.from_config(model.config) == spec
+    spec = measure(model, kv_dtype="bf16")
+    assert CacheSpec.from_config(model.config).layers == spec.layers
     assert CacheSpec.from_config(model.config, kv_dtype="int8").bytes_for(10) < spec.bytes_for(10)
     other = small_config("apertus", num_hidden_layers=3, num_key_value_heads=3)
     with pytest.raises(ConfigError):
@@ -96,7 +95,7 @@ def test_a_known_model_is_not_measured():
         raise AssertionError
 
     model.forward = forward
-    assert measure(model) == CacheSpec.from_config(model.config)
+    assert measure(model).layers == CacheSpec.from_config(model.config, kv_dtype="fp32").layers
 
 
 def test_a_model_that_computes_something_else_in_place_reads_copies():
@@ -128,3 +127,13 @@ def test_a_model_that_computes_something_else_on_blocks_is_refused():
         bind_model(mine, cache)
     assert caught.value.code == "measured_differs"
     assert caught.value.values["difference"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_one_config_in_two_dtypes_has_two_measurements():
+    """Convolution states and indexer keys have the dtype of the model, which its config may not say."""
+    model = World.bare("lfm3", num_hidden_layers=3)
+    assert model.config.dtype is None
+    wide = measure(model)
+    narrow = measure(model.to(torch.bfloat16))
+    assert 0 < narrow.constant_state_bytes < wide.constant_state_bytes
+    assert measure(model.float()).constant_state_bytes == wide.constant_state_bytes

@@ -1,10 +1,11 @@
-"""A small random model of every architecture that minikv knows, for the tests that ask transformers."""
+"""A small random model of every architecture that minikv knows, and of others, for the tests that ask transformers."""
 
 import dataclasses
 
 import torch
 from transformers import (
     CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -137,6 +138,25 @@ EXTRA = {
                 "bos_token_id": 1, "eos_token_id": 2},
     "t5": {"d_model": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 10, "d_ff": 56},
 }  # fmt: skip
+_ENCODERS = """bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
+    roberta-prelayernorm roformer xlm-roberta xlm-roberta-xl""".split()
+# Decoders on no list, whose classes ask for more than SIZES or would be large without it.
+EXTRA |= {
+    **{name: {"num_key_value_heads": 6} for name in ("axk1", "axk2", "bailing_hybrid")},
+    **{name: {"is_decoder": True} for name in _ENCODERS},
+    "codegen": {"num_attention_heads": 4, "rotary_dim": 8},
+    "ctrl": {"dff": 56},
+    "deepseek_v4": {"num_key_value_heads": 1, "o_groups": 2, "o_lora_rank": 12, "head_dim": 16},
+    "gpt_neo": {"attention_types": [[["global", "local"], 3]], "window_size": 7},
+    "kimi_linear": {"num_key_value_heads": 6, "linear_head_dim": 8, "linear_num_heads": 6},
+    "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention"] * 2},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"] * 2},
+    "moshi": {"ffn_dim": 56},
+    "roc_bert": {"is_decoder": True, "pronunciation_vocab_size": 20, "shape_vocab_size": 20},
+    "zamba2": {"layer_types": ["linear_attention", "hybrid"] * 3, "hybrid_layer_ids": [1, 3, 5],
+               "mamba_headdim": 12, "n_mamba_heads": 8, "mamba_ngroups": 2},
+    "zaya": {"num_experts_per_tok": 1},
+}  # fmt: skip
 # Decoders of vision models: transformers has them as bodies without a head.
 TEXT_ONLY = ("_vl_text", "_vl_moe_text")
 EXTRA["mbart"] = EXTRA["bart"]
@@ -159,7 +179,8 @@ def small_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32):
 
             return WhisperForConditionalGeneration(config).eval().to(dtype)
         return AutoModelForSeq2SeqLM.from_config(config).eval().to(dtype)
-    auto_class = AutoModel if config.model_type.endswith(TEXT_ONLY) else AutoModelForCausalLM
+    has_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    auto_class = AutoModelForCausalLM if has_head else AutoModel
     return auto_class.from_config(config).eval().to(dtype)
 
 

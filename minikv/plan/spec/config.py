@@ -169,6 +169,16 @@ def with_model_type(source: Any, model_type: str) -> Config:
     return Config(fields, name, model_type)
 
 
+def with_dtype(source: Any, dtype: str) -> Config:
+    """A config (as for ``read_config``) of a model in this dtype, whatever it says itself."""
+    config = read_config(source)
+    fields = config.whole | {"dtype": dtype}
+    inner = {
+        name: fields[name] | {"dtype": dtype} for name in TEXT_CONFIG_NAMES if fields.get(name) is not None
+    }
+    return Config(fields | inner, config.name, config.assumed_type)
+
+
 def _read_fields(source: Any) -> tuple[Mapping[str, Any], str]:
     """The fields as they are in the source, and its name in messages."""
     if isinstance(source, Config):
