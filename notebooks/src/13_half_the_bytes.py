@@ -120,7 +120,7 @@ predict("int8_tokens", ...)
 #
 # 代入得 `2 × 32 × 8 × (128 × 1 + 4) = 67,584` 字节，而 bf16 要 `2 × 32 × 8 × 128 × 2 = 131,072` 字节。两者相除，`2 × 128 / (128 + 4) = 1.94`。
 #
-# 最前面的 2 代表 K 和 V。普通的 `fp8` 整个张量只有一个缩放因子，通常就是 1.0：它在这里不占字节，但另有代价，后面会看到。
+# 最前面的 2 代表 K 和 V。普通的 `fp8` 整个张量只有一个缩放因子，通常就是 1.0。它在这里不占字节，但另有代价，后面会看到。
 
 # %% [markdown] key="rows_intro" lang="en"
 # Here are four models, drawn to scale:
@@ -153,7 +153,7 @@ show(row_bytes(names, ("bf16", "fp8", "int8"), "zh"))
 #
 # **Did the engine forget that a number now takes one byte?** To find out, divide bytes by tokens, three times:
 # %% [markdown] key="half_read" lang="zh" src="45e96fa5"
-# 也就是说，每行都有缩放因子时，“一半”并不是整整一半。头越小，缩放因子占的比例越大：头维度 64 时是 1.88 倍，128 时是 1.94 倍。
+# 也就是说，每行都有缩放因子时，“一半”并不是整整一半。头越小，缩放因子占的比例越大。头维度 64 时是 1.88 倍，128 时是 1.94 倍。
 #
 # 现在用这个公式来看一份真实的日志。vLLM 用 `--kv-cache-dtype fp8` 启动了两次。第一次设 `--max-model-len 100000`，可用的 KV 缓存显存是 10.55 GiB，能放 230,528 个 token：
 #
@@ -198,10 +198,10 @@ Table(["", "大小", "token 数", "每个 token 的字节数"], rows, right=["�
 # %% [markdown] key="puzzle_read" lang="zh" src="de53dad8"
 # 三处都是 49,150 字节左右。也就是说，第二次启动算出 10.12 GiB 时，每个 token 的字节数与第一次的 230,528 个 token 相同，而原帖说，那正是 fp8 翻倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152 字节，上图里的 gpt-oss-20b 用 bf16 也是 49,152 字节。）
 #
-# **所以引擎什么也没有忘，10.12 GiB 就是 fp8 的需要**。变小的是另一边：两次启动之间，可用显存从 10.55 GiB 降到 5.59 GiB，而那时一个块都还没有建。从帖子里看，改动的只有 `--max-model-len`。
-# 可用显存的公式在[第 08 课](08_allocate_kv_cache.ipynb)：预热剩下多少，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 被什么占去，报错里没有说，但不是缓存占的。练习 13.1 就是这笔账，缩放因子和整块都要算。
+# **所以引擎什么也没有忘，10.12 GiB 就是 fp8 的需要**。变小的是另一边，两次启动之间，可用显存从 10.55 GiB 降到 5.59 GiB，而那时一个块都还没有建。从帖子里看，改动的只有 `--max-model-len`。
+# 按[第 08 课](08_allocate_kv_cache.ipynb)的公式，预热剩下多少可用显存，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 被什么占去，报错里没有说，但不是缓存占的。练习 13.1 就是这笔账，缩放因子和整块都要算。
 #
-# 再在本机上试一遍：每次给引擎同样多的字节，数一数它实际建出多少个块。tiny-gqa 的一个头只有 32 个数，所以缩放因子让一行多出八分之一。
+# 再在本机上试一遍。每次给引擎同样多的字节，数一数它实际建出多少个块。tiny-gqa 的一个头只有 32 个数，所以缩放因子让一行多出八分之一。
 
 # %% key="capacity_real" lang="en"
 from minikv import LLM
@@ -305,7 +305,7 @@ Table(["", *head], rows, right=head)
 # %% [markdown] key="stored_read" lang="en"
 # A single 500 takes the levels from all the others: int8's step is 500 / 127 = 3.94 here, so 0.9 becomes 0. Every kind of fp8 keeps the small numbers, but plain `fp8`, without a scale, cuts the 500 off at 448.
 # %% [markdown] key="stored_read" lang="zh" src="3acb3883"
-# 只要有一个 500，int8 就顾不上其他的数了：这里的间距是 500 / 127 = 3.94，所以 0.9 变成了 0。几种 fp8 都留住了小的数，只是没有缩放因子的 `fp8` 把 500 截断成了 448。
+# 只要有一个 500，int8 就顾不上其他的数了，因为这里的间距是 500 / 127 = 3.94，所以 0.9 变成了 0。几种 fp8 都留住了小的数，只是没有缩放因子的 `fp8` 把 500 截断成了 448。
 
 # %% key="predict_levels"
 predict("levels", ...)
@@ -351,13 +351,13 @@ Table(["", *head], rows, right=head)
 #
 # The numbers of the cache pass through attention and end as **logits**. To see the effect, we run the same tokens through two caches, with the same weights and in float32, so that only the stored numbers differ. `forced_logits` does this: the tokens are given, and the model's own choice doesn't count.
 # %% [markdown] key="bound_read" lang="zh" src="d11df825"
-# int8 的间距相等，所以数越小，丢掉的比例越大，最后一点不剩。fp8 对每个数丢掉的比例差不多。两条线在最大数的十四分之一附近相交：比这更小的数，`fp8_scaled` 更准；如果一行里的数大小相近，则是 int8 更准，误差最多能小到九分之一。
+# int8 的间距相等，所以数越小，丢掉的比例越大，最后一点不剩。fp8 对每个数丢掉的比例差不多。两条线在最大数的十四分之一附近相交。比这更小的数，`fp8_scaled` 更准；如果一行里的数大小相近，则是 int8 更准，误差最多能小到九分之一。
 #
 # 所以结果取决于行里是什么样的数，也就是取决于模型。（练习 13.2：把一个 token 的各个头存成 int8。）
 #
 # ## 模型察觉到了什么
 #
-# 缓存里的数经过注意力，最后变成 **logits**。要看影响有多大，就让同样的 token 各走一遍两份缓存：权重相同，都用 float32 计算，不同的只有存下来的数。`forced_logits` 做的就是这件事，token 是给定的，模型自己想说什么不算数。
+# 缓存里的数经过注意力，最后变成 **logits**。要看影响有多大，就让同样的 token 各走一遍两份缓存，其中权重相同，都用 float32 计算，不同的只有存下来的数。`forced_logits` 做的就是这件事，token 是给定的，模型自己想说什么不算数。
 
 # %% key="logits" tags="hardware" lang="en"
 from minikv.models.fidelity import forced_logits, logit_error
@@ -423,7 +423,7 @@ Table(["", "答对", "总数"], rows)
 # That is because such a score only looks at which token came first. Call the distance from the first logit to the second the **margin**. As long as no error is larger than half the margin, the score stays silent:
 # %% [markdown] key="recall_read" lang="zh" src="70369a83"
 # 一个回答也没有丢，连 logits 偏得最多的 e5m2 也没有。
-# 原因是这类分数只看哪个 token 排第一。第一名与第二名的 logit 之差叫**差距**（margin）：只要误差不超过它的一半，分数就毫无反应。
+# 原因是这类分数只看哪个 token 排第一。第一名与第二名的 logit 之差叫**差距**（margin），只要误差不超过它的一半，分数就毫无反应。
 
 # %% key="margin" tags="hardware" lang="en"
 top = exact.topk(2, dim=-1).values
@@ -453,7 +453,7 @@ Table(["", "最小的差距", "中位数", "最大误差，int8", "fp8_e5m2"], r
 #
 # So let us ask for more than one word. We take sixteen prompts and 100 greedy tokens each, and count the texts that are still exactly those of the exact cache, up to a given length:
 # %% [markdown] key="margin_read" lang="zh" src="ca2afd8f"
-# 回答遥遥领先，差距最小也有 9.47。回答之间的词就不是了：那里常有几个 token 几乎同样可能，一点点误差就足以改变名次。
+# 回答遥遥领先，差距最小也有 9.47。回答之间的词就不是了，那里常有几个 token 几乎同样可能，一点点误差就足以改变名次。
 #
 # 所以别只问一个词。我们取 16 个提示词，各用贪心解码生成 100 个 token，数一数到某个长度为止，有多少篇与精确缓存给出的一字不差：
 
@@ -556,7 +556,7 @@ Table(["", "GiB"], [[what, f"{gib:.2f}"] for what, gib in rows], right=["GiB"], 
 # %% [markdown] key="oss_read" lang="en"
 # 12.00 and 6.11 GiB are both right, for two different engines. A window saves memory only if its layers have a pool of their own, and if the engine gives their blocks back.
 # %% [markdown] key="oss_read" lang="zh" src="570d50b3"
-# 12.00 GiB 和 6.11 GiB 都对，说的是两种引擎。窗口要省得下显存，有两个条件：带窗口的层有自己的块池，而且引擎真的归还它们的块。
+# 12.00 GiB 和 6.11 GiB 都对，说的是两种引擎。窗口要省得下显存，有两个条件，一是带窗口的层有自己的块池，二是引擎真的归还它们的块。
 
 # %% key="predict_window"
 predict("window_blocks", ...)
@@ -564,7 +564,7 @@ predict("window_blocks", ...)
 # %% [markdown] key="gemma" lang="en"
 # Now a real engine runs: a small Gemma 3 with random weights. It has five layers with a window of 64 tokens for each one without, and one sequence grows to four times the window. Before you run the cell: which of the two lines keeps rising?
 # %% [markdown] key="gemma" lang="zh" src="3f3f3a36"
-# 换成真正的引擎来跑：一个权重随机的小 Gemma 3，每五层滑动窗口（64 个 token）配一层全注意力，一条序列长到窗口的四倍。运行之前先想一想：两条线里，哪一条会一直往上走？
+# 换成真正的引擎，跑一个权重随机的小 Gemma 3，每五层滑动窗口（64 个 token）配一层全注意力，一条序列长到窗口的四倍。运行之前先想一想：两条线里，哪一条会一直往上走？
 
 # %% key="gemma_model"
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
@@ -623,7 +623,7 @@ Table(["", "层数", "算提示词时最多的块", "解码时", "计划"], rows
 #
 # During the prompt the layers with a window needed 6. The first query of a chunk reads a whole window, and the chunk's own tokens are written before any block goes back: `(64 + 32) / 16 = 6`. So the *most* that such a layer holds depends on the size of the chunks, and a pool planned for decode alone is too small. (Exercise 13.3 asks for that peak.)
 # %% [markdown] key="gemma_read" lang="zh" src="5ec4046e"
-# 解码时，这条序列占的不超过计划：没有窗口的层 16 个块，带窗口的 5 个。
+# 解码时，这条序列占的不超过计划，没有窗口的层 16 个块，带窗口的 5 个。
 #
 # 算提示词时，带窗口的层却用到了 6 个块。因为一段里的第一个 query 要读满整个窗口，而归还任何块之前，这一段自己的 token 也得先写进来：`(64 + 32) / 16 = 6`。所以这样的层**最多**占多少，取决于每段有多长；块池如果只按解码来计划，就会不够。（练习 13.3 求的就是这个峰值。）
 
@@ -640,7 +640,7 @@ Table(["", "层数", "算提示词时最多的块", "解码时", "计划"], rows
 #
 # ### 同一个模型，更大的 key
 #
-# 注意力只看 query 与 key 的乘积。所以我们可以把每个 key 的两个通道乘以 64，同时把每个 query 的这两个通道除以 64：所有乘积都不变，不量化时，模型的输出一个比特也不差。（要动两个通道，因为 RoPE 把它们成对旋转。）后面再把 32 个通道全部这样改。
+# 注意力只看 query 与 key 的乘积。所以我们可以把每个 key 的两个通道乘以 64，同时把每个 query 的这两个通道除以 64。这样所有乘积都不变，不量化时，模型的输出一个比特也不差。（要动两个通道，因为 RoPE 把它们成对旋转。）后面再把 32 个通道全部这样改。
 #
 # 还是开头的那个 key，两个通道大了 64 倍。图里画的是另外三十个数所在的范围：
 
@@ -711,10 +711,10 @@ Table(["通道", "倍数", *stored[1:]], rows, lines=[f"共 {total} 个问题，
 #
 # - **int8** 的间距由一行里最大的数决定。两个通道特别大，另外三十个就分不到级数；如果所有通道都一样大，缩放因子正好管住，什么也不丢。
 # - **fp8** 没有自己的缩放因子。两个通道超过 448，这两个就被截断，其他的照旧；如果全都超过，就只剩下正负号。所谓“缩放因子 1.0”就是这个意思，引擎也因此会发出警告。
-# - **fp8_scaled** 两种情形都经得起：缩放因子把最大的数放到 448，而浮点数的间距随每个数的大小而变。
+# - **fp8_scaled** 两种情形都经得起，因为缩放因子把最大的数放到 448，而浮点数的间距随每个数的大小而变。
 # - **fp8_e5m2** 能到 57,344，代价是每一级都更粗。
 #
-# 开头的问题就有了答案：模型察觉到多少，取决于它的 key 和 value 有多大，而这从外面看不出来。
+# 开头的问题就有了答案。模型察觉到多少，取决于它的 key 和 value 有多大，而这从外面看不出来。
 #
 # ### 怎么办
 #
@@ -792,7 +792,7 @@ Table(["int8，一个通道大 64 倍", "其他数的误差（它们本身约为
 # - int8 的间距处处相等，由一行里最大的数决定；fp8 的间距随数的大小而变，没有缩放因子时到 448 为止。
 # - 误差不超过差距的一半，就察觉不到，所以 64 个回答全都答对。最先察觉的是长文本：用 fp8，到 100 个 token 时，16 篇里只有 10 篇相同。
 # - 两个通道大 64 倍，int8 留给其余三十个的就只有三级；用 `fp8_scaled`、每个通道一个缩放因子或者先旋转，都能保住它们。
-# - 带窗口的层有自己的块池，窗口才省得下显存：gpt-oss-20b 是 6.11 GiB，而不是 12.00 GiB。占得最多的时候是算提示词时。
+# - 带窗口的层有自己的块池，窗口才省得下显存，例如 gpt-oss-20b 是 6.11 GiB，而不是 12.00 GiB。占得最多的时候是算提示词时。
 #
 # ## 自我检查
 #
@@ -861,4 +861,4 @@ explain("what_a_window_holds")
 # ## 下一课
 #
 # 现在你会让每个数少占字节，也会不存窗口之外的 token。到目前为止，凡是被问到的内容都还答得出来。
-# [第 13b 课](13b_fewer_cheaper_steps.ipynb)从步本身来省：一次调用启动一整步，一步可以得到几个 token。
+# [第 13b 课](13b_fewer_cheaper_steps.ipynb)从步本身来省，一次调用启动一整步，一步可以得到几个 token。

@@ -27,7 +27,7 @@
 # 解码一步要读一遍全部权重，每条序列却只得到一个 token。而为了启动这一步，CPU 要一个接一个地 launch 一千多个小 kernel。
 # **能不能一次调用就启动一整步？一步能不能得到几个 token，而文本不变？**
 #
-# 下面把 Qwen3-0.6B 在 H100 上的同一步画了两遍：上面由 PyTorch 逐个 launch 每个 kernel，下面只 launch 一次。
+# 下面把 Qwen3-0.6B 在 H100 上的同一步画了两遍，上面由 PyTorch 逐个 launch 每个 kernel，下面只 launch 一次。
 
 # %% key="launches" lang="en"
 from minikv.course.diagrams import launch_times
@@ -55,7 +55,7 @@ show(launch_times("Qwen3-0.6B", eager, graph, "zh"))
 #
 # You need the roofline ([lesson 04](04_the_roofline.ipynb)), the memory plan ([lesson 08](08_allocate_kv_cache.ipynb)), blocks ([lesson 09](09_pages_and_blocks.ipynb)) and the engine's step ([lesson 11a](11a_continuous_batching.ipynb)).
 # %% [markdown] key="able" lang="zh" src="2f947d3e"
-# kernel 是从 transformers 的前向计算里录下来的，时间则是算出来的：一个 kernel 的用时等于它读写的字节数除以 3.35 TB/s，最少 2 µs；一次 launch 占 CPU 6 µs。2 µs 和 6 µs 是假定的。CPU 快一些，空隙会小一些；但只要 launch 比 kernel 慢，GPU 就得等。
+# kernel 是从 transformers 的前向计算里录下来的，时间则是算出来的。一个 kernel 的用时等于它读写的字节数除以 3.35 TB/s，最少 2 µs；一次 launch 占 CPU 6 µs。2 µs 和 6 µs 是假定的。CPU 快一些，空隙会小一些；但只要 launch 比 kernel 慢，GPU 就得等。
 #
 # 学完本课，你能
 #
@@ -195,7 +195,7 @@ Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 #
 # **验证**五个 token，权重只读一遍，与生成一个 token 相同（[第 04 课](04_the_roofline.ipynb)）。所以不妨先猜后面几个 token。
 #
-# 最省事的是从文本里猜：最后几个词如果前面出现过，就把当时跟在后面的词提出来。这就是**提示词查找**（prompt lookup），最简单的一种**推测解码**（speculative decoding）；猜出来的 token 叫**草稿**（draft）。
+# 最省事的是从文本里猜。最后几个词如果前面出现过，就把当时跟在后面的词提出来。这就是**提示词查找**（prompt lookup），最简单的一种**推测解码**（speculative decoding）；猜出来的 token 叫**草稿**（draft）。
 #
 # 一次前向计算，算最新的 token 和它后面的草稿，模型在每一个之后都给出自己的下一个 token。草稿与它相同，就接受；遇到第一个不同的，改用模型自己的 token，后面的草稿全部作废。
 # 下面是 tiny-gqa 的一次运行，每步最多四个草稿：
@@ -232,7 +232,7 @@ show(drafts(steps, tiny.tokenizer.decode, "zh"))
 # %% [markdown] key="drafts_read" lang="en"
 # So a step gives between 1 and 5 tokens here: the accepted drafts, and one of the model's own. The text is the one that the model would have written anyway.
 # %% [markdown] key="drafts_read" lang="zh" src="d49ef7a0"
-# 所以在这里，一步得到 1 到 5 个 token：接受的草稿，再加模型自己的一个。文本与模型自己一个一个写出来的完全相同。
+# 所以在这里，一步得到 1 到 5 个 token，也就是接受的草稿，再加模型自己的一个。文本与模型自己一个一个写出来的完全相同。
 
 # %% key="predict_lookup"
 predict("lookup_steps", ...)

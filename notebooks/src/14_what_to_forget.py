@@ -25,7 +25,7 @@
 #
 # **删掉一部分缓存，还能答对吗？显存真的会降下来吗？**
 #
-# 图里是一篇 49 个 token 的文本。每个头可以留 14 个，H2O 已经选好：最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
+# 图里是一篇 49 个 token 的文本。每个头可以留 14 个，H2O 已经选好，留的是最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
 
 # %% key="setup"
 import torch
@@ -71,7 +71,7 @@ show(kept_tokens({"": choice}, short.words[:49], "zh", facts=facts))
 # 学完本课，你能够：
 # - **算出**一次淘汰能省下多少字节、多少块；
 # - **解释**一种得分偏爱哪些 token，为什么；
-# - **评价**一种策略：看模型还答得出多少，并与随机选择相比。
+# - **评价**一种策略，也就是看模型还答得出多少，并与随机选择相比。
 #
 # 需要先懂缓存公式（[第 02 课](02_how_many_bytes.ipynb)），后半课还要用到块（[第 09 课](09_pages_and_blocks.ipynb)）。
 
@@ -83,7 +83,7 @@ show(kept_tokens({"": choice}, short.words[:49], "zh", facts=facts))
 # %% [markdown] key="predict_first" lang="zh" src="88955d73"
 # ## 先猜一猜
 #
-# 做**淘汰**（eviction）的层留三种 token：文本最前面的几个，叫**注意力汇点**（sink），下面简称汇点；最后面的几个，叫**近期窗口**；两者之间得分最高的，叫**重要 token**（heavy hitter）。
+# 做**淘汰**（eviction）的层留三种 token。文本最前面的几个，叫**注意力汇点**（sink），下面简称汇点；最后面的几个，叫**近期窗口**；两者之间得分最高的，叫**重要 token**（heavy hitter）。
 # 不必每一步都淘汰。设了 `evict_every`，就先多放进几个 token，隔几步再清理一次。
 
 # %% key="predict_peak"
@@ -167,11 +167,11 @@ Table(["容量", "%", "峰值，token", "GiB"], rows, right=["GiB"])
 #
 # Here are the first 193 tokens of such a text, and how the attention of all queries is shared out among them:
 # %% [markdown] key="formula_read" lang="zh" src="6bed7712"
-# 留四分之一的 token，就只要四分之一的字节：4.00 GiB，而不是 16.00 GiB。那么，该留哪些 token 呢？
+# 留四分之一的 token，就只要四分之一的字节，也就是 4.00 GiB，而不是 16.00 GiB。那么，该留哪些 token 呢？
 #
 # ## 模型在看什么
 #
-# tiny-gqa 有 2 层，每层 4 个 query 头读 2 个 KV 头。它只学过一件事（[第 01 课](01_why_a_cache.ipynb)已经见过）：一篇文本里散落着 24 条事实，每条是一个人名加一个城市，夹在别的词中间；然后是提问，“? 人名”，它用那个城市来回答。整篇文本都在缓存里的时候，它几乎不出错，所以下面每答错一题，都是因为有 token 被淘汰了。
+# tiny-gqa 有 2 层，每层 4 个 query 头读 2 个 KV 头。它只学过一件事（[第 01 课](01_why_a_cache.ipynb)已经见过）。一篇文本里散落着 24 条事实，每条是一个人名加一个城市，夹在别的词中间；然后是提问，“? 人名”，它用那个城市来回答。整篇文本都在缓存里的时候，它几乎不出错，所以下面每答错一题，都是因为有 token 被淘汰了。
 #
 # 下面是这样一篇文本的前 193 个 token，看看所有 query 的注意力怎样分给它们：
 
@@ -230,9 +230,9 @@ Table(head, rows)
 # %% [markdown] key="shares_read" lang="zh" src="57306923"
 # （4 个汇点、32 个重要 token 和最后 12 个，一共 48 个，是文本的四分之一。）
 #
-# 先看重要 token：多半是普通的词。人名和城市占全文的四分之一，在这 32 个里却不到五分之一，第二层里一个也没有。因为到这里为止，要做的只是猜下一个词，为此模型回头看的正是普通的词；还没有一个问题问到事实。
+# 先看重要 token，多半是普通的词。人名和城市占全文的四分之一，在这 32 个里却不到五分之一，第二层里一个也没有。因为到这里为止，要做的只是猜下一个词，为此模型回头看的正是普通的词；还没有一个问题问到事实。
 #
-# 再看最前面的几个 token：193 个里的 4 个，平均只该得到 2%，实际却多得多。在大模型里，光是第一个 token 就可能占去很大一部分注意力。softmax 的权重之和总是 1；一个头没有要关注的 token 时，多余的权重就落在第一个 token 上，这就是**汇点**的意思（[StreamingLLM](https://arxiv.org/abs/2309.17453)）。一个模型有多少汇点，可以测量；这个模型没有多少。
+# 再看最前面的几个 token。193 个里的 4 个，平均只该得到 2%，实际却多得多。在大模型里，光是第一个 token 就可能占去很大一部分注意力。softmax 的权重之和总是 1；一个头没有要关注的 token 时，多余的权重就落在第一个 token 上，这就是**汇点**的意思（[StreamingLLM](https://arxiv.org/abs/2309.17453)）。一个模型有多少汇点，可以测量；这个模型没有多少。
 #
 # 换一篇短一些的文本，逐个 token 来看。格子的颜色在色阶上越靠后，这个 token 的得分越高；对 H2O 来说，得分就是到目前为止得到的注意力。画斜线的已经被淘汰。选一层、一个头，让它一步步运行，再改一改留多少。文本末尾有五个问题。用 H2O 留四分之一，一个也答不出；请找一种五个都答得出的策略。
 
@@ -270,7 +270,7 @@ show(attention_sums((seen / seen.sum(-1, keepdim=True)).tolist(), "zh"))
 # %% [markdown] key="toy_read" lang="en"
 # Each row adds up to 1, so all scores together are the number of queries, 4. You can use that as a check. And the oldest token has eight times the score of the newest, although no query preferred it. In general:
 # %% [markdown] key="toy_read" lang="zh" src="9fc6a34a"
-# 每一行加起来是 1，所以全部得分之和就是 query 的个数 4，可以用来核对。再看得分：最早的 token 是最新的八倍，尽管没有一个 query 偏爱它。写成公式：
+# 每一行加起来是 1，所以全部得分之和就是 query 的个数 4，可以用来核对。再看得分，最早的 token 是最新的八倍，尽管没有一个 query 偏爱它。写成公式：
 
 # %% [markdown] key="score_math"
 # $$s_{h,i} \;=\; \sum_{t \,\ge\, i} \;\; \sum_{g \,\in\, G(h)} p_{g,t,i} \qquad\qquad \sum_i s_{h,i} \;=\; \lvert G \rvert \cdot T$$
@@ -409,12 +409,12 @@ Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词"]
 # Now the answers. The model reads a context of 193 tokens, every layer is cut down to a share of it, and only then come 16 questions a text, about facts that nothing has pointed at. In a chat this is the case that counts, because the next question isn't known.
 # `kept` counts everything that stays: sinks, heavy hitters and window. Before you run the cell: which policy will be the best, and which the worst?
 # %% [markdown] key="freeze_read" lang="zh" src="b9ffcd6e"
-# 没有窗口，留下的集合几乎停在文本开头不动：145 步之后，48 个里还有 42 个来自提示词，最后的一百个 token 几乎一个也没有留下。所以每一层都要保护最后的几个 token，不管得分多少。只靠窗口还不够：窗口为 12 时，仍有 29 个来自提示词，占了重要 token 的大半。
+# 没有窗口，留下的集合几乎停在文本开头不动：145 步之后，48 个里还有 42 个来自提示词，最后的一百个 token 几乎一个也没有留下。所以每一层都要保护最后的几个 token，不管得分多少。只靠窗口还不够，窗口为 12 时，仍有 29 个来自提示词，占了重要 token 的大半。
 # （练习 14.3 就是怎么选：汇点、窗口、得分相同、填充。）
 #
 # ## 召回率曲线：先淘汰，后提问
 #
-# 现在来看回答。模型先读 193 个 token 的上下文，再把每一层减到原来的一部分，然后才提问：每篇 16 个，问的是事先没有任何提示的事实。对话里要紧的就是这种情形，因为事先不知道下一个问题是什么。
+# 现在来看回答。模型先读 193 个 token 的上下文，再把每一层减到原来的一部分，然后才提问。每篇 16 个，问的是事先没有任何提示的事实。对话里要紧的就是这种情形，因为事先不知道下一个问题是什么。
 # `kept`（留下）把汇点、重要 token、窗口全都算上。运行之前先想一想：哪种策略最好，哪种最差？
 
 # %% key="curves" lang="en" tags="hardware"
@@ -455,12 +455,12 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 # %% [markdown] key="curves_read" lang="zh" src="4c827a3b"
 # 每一行都与 `random` 比，它什么都不看。
 #
-# - **求和的 H2O，答对的比随机选择还少**：留四分之一时是 7.5%，随机选择是 38.8%。它的重要 token，是文本**到目前为止**用到的，也就是第一张表里那些普通的词。一条事实如果还没有问题问过它，就几乎没有得到注意力，所以最先被淘汰。最大值和 TOVA 只是换了归约办法；从来没有被看过的，怎么归约都没有用。
-# - **StreamingLLM** 留下靠近末尾的，答得出的也是写在那里的。它本来就只承诺这么多：让无尽文本的缓存有一个上限，并不记住文本。
+# - **求和的 H2O，答对的比随机选择还少**，留四分之一时是 7.5%，随机选择是 38.8%。它的重要 token，是文本**到目前为止**用到的，也就是第一张表里那些普通的词。一条事实如果还没有问题问过它，就几乎没有得到注意力，所以最先被淘汰。最大值和 TOVA 只是换了归约办法；从来没有被看过的，怎么归约都没有用。
+# - **StreamingLLM** 留下靠近末尾的，答得出的也是写在那里的。它本来就只承诺这么多，让无尽文本的缓存有一个上限，并不记住文本。
 # - **Knorm** 和 **KeyDiff** 不看注意力，只看 key 本身。KeyDiff 留下与众不同的 key，而将来会被指名问到的 token，必定与别的不同。留四分之一，它答对 96.6%。
 # - 留 10% 时，一个头只放得下 11 个重要 token，而事实有 24 条。
 #
-# 这里只有一个小模型、一种文本，一条事实也只靠一个 token，换了别处，数字就不一样。在 RULER 上（4k token，Llama-3.1-8B，留四分之一，没看到问题），[kvpress](https://github.com/NVIDIA/kvpress) 的图里，KeyDiff 约 74，TOVA 约 64，StreamingLLM 和 SnapKV 约 40，类似 H2O 的策略约 29，随机选择是 0。两处有一点相同：单纯的注意力求和，都不在前列。
+# 这里只有一个小模型、一种文本，一条事实也只靠一个 token，换了别处，数字就不一样。在 RULER 上（4k token，Llama-3.1-8B，留四分之一，没看到问题），[kvpress](https://github.com/NVIDIA/kvpress) 的图里，KeyDiff 约 74，TOVA 约 64，StreamingLLM 和 SnapKV 约 40，类似 H2O 的策略约 29，随机选择是 0。两处有一点相同，就是单纯的注意力求和都不在前列。
 #
 # ### 困惑度怎么说
 #
@@ -534,13 +534,13 @@ Table(head, rows, right=head[1:], lines=[note])
 #
 # With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
 # %% [markdown] key="seen_read" lang="zh" src="d0700945"
-# 这一次，**最大值**全都答对，留 10% 也一样：有一个 query 直接看着答案，一次就够。**求和**里也有这一次：留一半时还够用，再少就淹没在别的里面了。SnapKV 对 16 个 query 求平均，还在五个相邻 token 上抹开，到 10% 就不行了。TOVA 只看最后一个 query，而在这里，那是下一个问题的问号，不是人名。
+# 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 对 16 个 query 求平均，还在五个相邻 token 上抹开，到 10% 就不行了。TOVA 只看最后一个 query，而在这里，那是下一个问题的问号，不是人名。
 #
-# 所以一种淘汰策略的成绩，要先知道一件事才有意义：它**看到**问题了吗？大多数评测把问题放在提示词的末尾。
+# 所以一种淘汰策略的成绩，要先知道一件事才有意义，那就是它**看到**问题了吗？大多数评测把问题放在提示词的末尾。
 #
 # ### 换成你自己的模型
 #
-# 要用一种策略，先在你要部署的模型上照样测一遍。留全部、一半、四分之一，各测两个数：一个是**召回率**，先淘汰、后提问，看它在长文本里还找得到多少事实（“大海捞针”）；另一个是在你自己的文本上的**困惑度**。两个数都与 `random` 比。
+# 要用一种策略，先在你要部署的模型上照样测一遍。留全部、一半、四分之一，各测两个数。一个是**召回率**，先淘汰、后提问，看它在长文本里还找得到多少事实（“大海捞针”）；另一个是在你自己的文本上的**困惑度**。两个数都与 `random` 比。
 #
 # ## 一个头，还是所有头
 #
@@ -649,7 +649,7 @@ Table(head, [("之前", before, others), ("搬动后", len(moved.new_table), fou
 # %% [markdown] key="table_read" lang="zh" src="81460728"
 # **留在原位，淘汰几乎归还不了什么**：一个块里的 16 个 token，要所有头都不留，这个块才空得出来。（上面唯一的例外正好说明这一点：第 0 层里，求和的 H2O 留的是老 token 和窗口，中间的块就空了。）
 #
-# 可是同一个槽位，在各个头里不必是同一个 token。key 已经旋转过，它们按什么次序排，不影响注意力的结果。所以每个头把**自己**留下的搬到最低的槽位，末尾的块就能归还：原来 13 个块，现在 3 个。这要满足三条：
+# 可是同一个槽位，在各个头里不必是同一个 token。key 已经旋转过，它们按什么次序排，不影响注意力的结果。所以每个头把**自己**留下的搬到最低的槽位，末尾的块就能归还，原来 13 个块，现在 3 个。这要满足三条：
 #
 # - 一层的每个头、共用块表的每一层，留的**个数相同**；
 # - **位置每个头记一份**；用 `scope="layer"` 的话，每层一份就够；
@@ -685,9 +685,9 @@ Table(["", "token 数", "看上去的字节", "实际占的字节"], rows)
 #
 # The package gathers. Watch its layers while the text is read token by token; the monitor looks five times a second:
 # %% [markdown] key="break_slice_read" lang="zh" src="97f237a2"
-# 切片是视图，而只要视图还在，整块存储就不会释放（[第 05 课](05_owned_and_borrowed.ipynb)）。文本可能完全正确，显存却和原来一样：8,388,608 字节，而不是 1,048,576 字节。所以要看**存储**，不要看形状。
+# 切片是视图，而只要视图还在，整块存储就不会释放（[第 05 课](05_owned_and_borrowed.ipynb)）。文本可能完全正确，显存却和原来一样，是 8,388,608 字节，而不是 1,048,576 字节。所以要看**存储**，不要看形状。
 #
-# （还有两种错误会引起同样的现象：一种是只把 token 遮住，没有去掉；另一种是让注意力返回权重，那是每个头一个“query 数 × token 数”的矩阵，别的实现从不把它存下来。）
+# （还有两种错误会引起同样的现象。一种是只把 token 遮住，没有去掉；另一种是让注意力返回权重，那是每个头一个“query 数 × token 数”的矩阵，别的实现从不把它存下来。）
 #
 # 本包用的是 gather。一个 token 一个 token 地读这篇文本，同时看着它的各层；监视器每秒看五次：
 
@@ -762,16 +762,16 @@ Table(["缓存", "token 数", "文本长度", "存储字节"], rows)
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
 # %% [markdown] key="real_bytes_read" lang="zh" src="7999761d"
-# （这里一个 token 占 1,024 字节，所以 50,176 字节是 49 个位置，留了 48 个 token：下一个 token 要先有地方放，然后才淘汰一个。练习 14.4 就是这样一步。）
+# （这里一个 token 占 1,024 字节，所以 50,176 字节是 49 个位置，留了 48 个 token，因为下一个 token 要先有地方放，然后才淘汰一个。练习 14.4 就是这样一步。）
 #
 # 那么 H2O 怎么样？在这些曲线里，没看到问题的时候，它从来没有胜过随机选择；看到问题的时候，它的最大值全对。一种策略谈不上好坏，只能说擅长什么。
 #
 # ## 本课小结
 #
-# - 留四分之一，字节也就剩四分之一：这篇文本是 50,176 字节，原来是 197,632 字节。这要看存储，看形状是看不出来的。
+# - 留四分之一，字节也就剩四分之一，例如这篇文本是 50,176 字节，原来是 197,632 字节。这要看存储，看形状是看不出来的。
 # - 留在原位，13 个块一个也空不出来，因为每个头留的 token 不同；搬到最低的槽位，只要 3 个块。
 # - 对注意力求和，会偏爱老 token。留四分之一、没看到问题时，H2O 答对 7.5%，随机选择 38.8%，KeyDiff 96.6%。
-# - 困惑度给出的是另一个次序：H2O 是 8.14，KeyDiff 是 14.4。要测的，是模型将来会被问到的东西。
+# - 困惑度给出的是另一个次序，H2O 是 8.14，KeyDiff 是 14.4。要测的，是模型将来会被问到的东西。
 #
 # ## 自我检查
 #
@@ -842,5 +842,5 @@ explain("why_one_table")
 # %% [markdown] key="next" lang="zh" src="15d99875"
 # ## 下一课
 #
-# [第 14b 课](14b_your_own_policy.ipynb)是选读：把 token 放到错误的位置，一个汇点也不留，最后写一种自己的策略。
+# [第 14b 课](14b_your_own_policy.ipynb)是选读，会把 token 放到错误的位置，一个汇点也不留，最后写一种自己的策略。
 # [第 15 课](15_eviction_on_mla.ipynb)里，一个 token 只有一行，所有头共用，就在那样的模型上做淘汰。

@@ -86,7 +86,7 @@ predict("positions_off", ...)
 # %% [markdown] key="positions_task" lang="en"
 # Does that matter? Here a text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact anew. StreamingLLM keeps 48 tokens of 257, so from the first eviction on the cache's length is always 48. There is also a third way: rotate the kept keys anew at every step, so that they count 0, 1, 2, ... With those, 48 is right.
 # %% [markdown] key="positions_task" lang="zh" src="09b97d8d"
-# 这要紧吗？下面的文本不断往下走，每次一个 token：先是 8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个，所以从第一次淘汰起，缓存的长度一直是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 就是对的。
+# 这要紧吗？下面的文本不断往下走，每次一个 token。先是 8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个，所以从第一次淘汰起，缓存的长度一直是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 就是对的。
 
 # %% key="break_positions_code" lang="en" tags="hardware"
 from minikv.course import Table
@@ -147,7 +147,7 @@ Table(["下一个 token 的位置", "答对，%", "困惑度"], rows)
 #
 # ## 不留汇点
 #
-# 在 StreamingLLM 里，最前面的四个 token 决定一切：没有它们，大模型的困惑度就会爆炸。换成这个模型，用三种策略，汇点分别留 0、1、4 个，一共 48 个 token：
+# 在 StreamingLLM 里，最前面的四个 token 决定一切，没有它们，大模型的困惑度就会爆炸。换成这个模型，用三种策略，汇点分别留 0、1、4 个，一共 48 个 token：
 
 # %% key="break_sinks" lang="en" tags="hardware"
 from minikv.eviction import Budget, StreamingLLM
@@ -185,12 +185,12 @@ Table(["策略", "n_sink", "答对，%", "困惑度"], rows)
 #
 # A policy is one method. It gives each token of each head a number, and the tokens with the larger numbers stay. It looks at a `View`: keys and values as cached, the attention so far (`state`, if the policy says that it needs it), what the last queries looked at, and the positions. A second method may share out the budget among the layers.
 # %% [markdown] key="break_sinks_read" lang="zh" src="d6a55afb"
-# **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%：最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪：这个模型放在那里的注意力只有一成左右。
+# **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%，因为最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪，因为这个模型放在那里的注意力只有一成左右。
 # 这不能证明汇点是传说，也不能证明 `n_sink=4` 有用。先测量你自己的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，所以不需要用某个 token 来充当。）
 #
 # ## 自己写一种策略
 #
-# 一种策略就是一个方法：给每个头的每个 token 一个数，数大的留下。它能看的都在 `View` 里：缓存里的 key 和 value，到目前为止的注意力（`state`，要先声明需要它），最后几个 query 看了什么，还有位置。另外可以再写一个方法，把预算分给各层。
+# 一种策略就是一个方法，它给每个头的每个 token 一个数，数大的留下。它能看的都在 `View` 里，包括缓存里的 key 和 value，到目前为止的注意力（`state`，要先声明需要它），最后几个 query 看了什么，还有位置。另外可以再写一个方法，把预算分给各层。
 
 # %% key="predict_split"
 predict("second_layer", ...)
@@ -284,7 +284,7 @@ show(kept_tokens(traces, words, "zh", facts=facts))
 # %% [markdown] key="own_why" lang="zh" src="1cc421cc"
 # 把重要 token 的预算全给第二层，那里就留下 `2 + 4 + 2 × 8 = 22` 个 token，事实的 12 个词全在其中；第一层只剩 2 个汇点和 4 个近期 token。
 #
-# 为什么这样就够了？在一篇文本里看两种词：一种是城市，前面紧挨着人名；另一种是后来提问里的人名。
+# 为什么这样就够了？在一篇文本里看两种词。一种是城市，前面紧挨着人名；另一种是后来提问里的人名。
 
 # %% key="circuit" lang="en"
 [document] = recall_documents(1, seed=1)
@@ -344,7 +344,7 @@ show(bars(heads, shares, x="query 头的注意力，平均", unit="%"))
 # 也就是说，十来行代码，答对的就比[第 14 课](14_what_to_forget.ipynb)里所有的策略都多。不过有三点要说明：
 #
 # - 这个分法是看着这个模型对这些文本的回答挑出来的。应当在一些文本上挑，在另一些文本上评；换了模型，要重新再挑。
-# - 普通的词也要看：留 25% 时，它们的困惑度从 14.7 降到 8.36；留 10% 时，却从 38.5 升到 51.4。
+# - 普通的词也要看，留 25% 时，它们的困惑度从 14.7 降到 8.36；留 10% 时，却从 38.5 升到 51.4。
 # - 各层留的个数不同，就得每层一张块表。
 #
 # 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍；紧跟在这个词后面的 token 会不会被找到，就是那个 token 的得分。得分是概率，在各层的含义相同，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
@@ -383,12 +383,12 @@ show(recall_chart(points, "zh", perplexity=True))
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
 # %% [markdown] key="found_read" lang="zh" src="e37cedc3"
-# `Echo` 事先不知道事实在哪里，也没有见过答案。按层分好预算之后，两种比例下都比平分的 KeyDiff 答对得多；只是留 10% 时，它同样在普通的词上付出了代价。而且它所知道的，是**这个**模型怎样回忆：一个 token 接着一个 token。换一个回忆方式不同的模型，它也许毫无用处。
+# `Echo` 事先不知道事实在哪里，也没有见过答案。按层分好预算之后，两种比例下都比平分的 KeyDiff 答对得多；只是留 10% 时，它同样在普通的词上付出了代价。而且它所知道的，是**这个**模型怎样一个 token 接着一个 token 地回忆。换一个回忆方式不同的模型，它也许毫无用处。
 #
 # ## 本课小结
 #
 # - 下一个 token 的位置由**文本**决定。改用缓存的长度（257 个里留 48 个），答对的从 69.7% 掉到 12.7%，而且不报错。
-# - 这个模型不需要最前面的几个 token：汇点留 4 个或不留，KeyDiff 都答对 96.9%。
+# - 这个模型不需要最前面的几个 token，汇点留 4 个或不留，KeyDiff 都答对 96.9%。
 # - 预算给哪一层，可能比得分怎么算更要紧。留一成时，KeyDiff 两层平分答对 51.2%，全给第二层则答对 86.9%。
 # - `Fitted(Echo(), by=Echo())` 从别的文本就能找到这样的分法，同样留一成，答对 95.3%。
 #
@@ -429,5 +429,5 @@ explain("why_true_positions")
 # %% [markdown] key="next" lang="zh" src="68e270b8"
 # ## 下一课
 #
-# 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用：没有“各头各选”这回事，得分也得换个办法来算。
+# 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用，没有“各头各选”这回事，得分也得换个办法来算。
 # [第 15 课](15_eviction_on_mla.ipynb)就在这样的模型上做淘汰，用的是真能归还块的分页缓存。

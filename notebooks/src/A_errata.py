@@ -33,12 +33,12 @@
 #
 # > `KVBytesPerBlock()` under-reports by exactly `num_hidden_layers`
 #
-# 意思是：这个函数算出的每块字节数，恰好少乘了层数。程序按一层计算一个块，却按 28 层分配。
+# 意思是这个函数算出的每块字节数，恰好少乘了层数。程序按一层计算一个块，却按 28 层分配。
 
 # %% [markdown] key="case_text" lang="en"
 # We can compute what this one factor does. The catalogue's Qwen3-0.6B has the attention of the 1.7B: 28 layers, and 8 KV heads of 128. We assume blocks of 16 tokens; another power of two gives the same bytes.
 # %% [markdown] key="case_text" lang="zh" src="47b85dca"
-# 丢掉这一个因子的后果，我们可以算出来。目录里的 Qwen3-0.6B 与 1.7B 注意力结构相同：28 层，8 个 KV 头，每头 128。块大小假定为 16 个 token；换成别的 2 的幂，字节数不变。
+# 丢掉这一个因子的后果，我们可以算出来。目录里的 Qwen3-0.6B 与 1.7B 注意力结构相同，有 28 层，8 个 KV 头，每头 128。块大小假定为 16 个 token；换成别的 2 的幂，字节数不变。
 
 # %% key="case" lang="en"
 from minikv.course import Table
@@ -83,7 +83,7 @@ Table(head, rows, right=head[3:], lines=[f"一个块只算一层时的块数：{
 #
 # You need the first lessons: the formula ([lesson 02](02_how_many_bytes.ipynb)) and MLA ([lesson 03](03_the_2_86x_mistake.ipynb)).
 # %% [markdown] key="about" lang="zh" src="43ea324c"
-# 这是上限的 28 倍，是用户五秒内看到消失的数量的 1.11 或 1.06 倍。之所以有两个倍数，是因为 MB 有歧义：有人指 10^6 字节，有人指 2^20 字节。
+# 这是上限的 28 倍，是用户五秒内看到消失的数量的 1.11 或 1.06 倍。之所以有两个倍数，是因为 MB 有歧义，有人指 10^6 字节，有人指 2^20 字节。
 #
 # 本附录讲的就是这类数字。本课程脱胎于五份讲 KV 缓存的公开文档。它们很有用，但每份都有错误的数字。我们逐行核对过，下面列出找到的全部错误，附上正确的值和算出它的调用。引用时只取出错的那个数字或短语。
 #
@@ -114,7 +114,7 @@ Table(["编号", "文档", "条目"], rows, lines=[f"合计：{len(errata())}"])
 # %% [markdown] key="entry_text" lang="en"
 # An entry's id begins with its document's number. In an entry `-` is the claim, `+` is what is right, and `=` is why. Its `value()` is computed when you call it. In the tables below, the last column says what proves an entry: such a value, a cell of this notebook (its name is the cell's first line), or a page.
 # %% [markdown] key="entry_text" lang="zh" src="e6530a93"
-# 条目编号以文档编号开头。在一个条目里，`-` 是原文，`+` 是更正，`=` 是原因。`value()` 在调用时当场计算。下面各表的最后一列是依据：可以当场计算的值、本 notebook 的某个单元格（名字写在它的第一行），或者网页。
+# 条目编号以文档编号开头。在一个条目里，`-` 是原文，`+` 是更正，`=` 是原因。`value()` 在调用时当场计算。下面各表的最后一列是依据，可以是当场计算的值、本 notebook 的某个单元格（名字写在它的第一行），或者网页。
 
 # %% key="entry" lang="en"
 entry = erratum("003-01")
@@ -322,7 +322,7 @@ show(errata_table("zh", slip="unit"))
 # %% [markdown] key="neighbour" lang="zh" src="0c7923fd"
 # ## 与旁边的数矛盾
 #
-# 这一类不需要懂 GPU。取相邻的两个数，问一句：它们能同时成立吗？
+# 这一类不需要懂 GPU。取相邻的两个数，问一句，它们能同时成立吗？
 
 # %% key="neighbour_free" lang="en"
 total, used, written = 85_899_345_920, 5_368_709_120, 75_530_636_800
@@ -339,7 +339,7 @@ Table(["", "字节"], rows)
 # %% [markdown] key="neighbour_text" lang="en"
 # Next, a picture of a card with 80 GB, used up to 0.9: do the parts fit under the limit? And a share that a document states in its first lines: does it agree with the budget in its last?
 # %% [markdown] key="neighbour_text" lang="zh" src="39636a39"
-# 再看一块 80 GB 显卡的示意图，用到 0.9：各部分加起来在上限之内吗？还有一份文档开头声称的占比，与它结尾的预算相符吗？
+# 再看一块 80 GB 显卡的示意图，它用到 0.9，各部分加起来在上限之内吗？还有一份文档开头声称的占比，与它结尾的预算相符吗？
 
 # %% key="neighbour_sums" lang="en"
 total, limit = erratum("003-24").value()
@@ -390,7 +390,7 @@ show(errata_table("zh", slip="neighbour"))
 #
 # 公式只对某些模型、某些 GPU、某些条件成立。不带条件照抄，它照样给你一个数。下面是十一个例子。
 #
-# **1. `hidden_size // num_attention_heads`。** [LMCache #688](https://github.com/LMCache/LMCache/issues/688) 报告：有个公开的计算器就这样算 Qwen3-4B。许多配置里写明了 `head_dim`，与这个商并不相同：
+# **1. `hidden_size // num_attention_heads`。** [LMCache #688](https://github.com/LMCache/LMCache/issues/688) 报告，有个公开的计算器就这样算 Qwen3-4B。许多配置里写明了 `head_dim`，与这个商并不相同：
 
 # %% key="head_dim_quotient" lang="en"
 rows = []
@@ -538,7 +538,7 @@ Table(["", "无填充", "有填充"], rows)
 # %% [markdown] key="sdpa_text" lang="en"
 # **5. A patch that reads the attention probabilities.** Fused attention never has them, so SDPA returns `None` in their place. It does write something else to memory: the log-sum-exp of every row.
 # %% [markdown] key="sdpa_text" lang="zh" src="a61116ee"
-# **5. 读取注意力概率的补丁。** 融合的注意力从不生成这个矩阵，所以 SDPA 在那个位置返回 `None`。它倒是会往显存里写另一样东西：每一行的 log-sum-exp。
+# **5. 读取注意力概率的补丁。** 融合的注意力从不生成这个矩阵，所以 SDPA 在那个位置返回 `None`。它倒是会往显存里写另一样东西，也就是每一行的 log-sum-exp。
 
 # %% key="sdpa-returns" lang="en"
 # sdpa-returns
@@ -793,11 +793,11 @@ else:
 # - `peak` 是绝对值，从上次重置算起。前向计算新增的是 `45 - 35 = 10`，也就是 `peak - current`。
 # - 运行前后的显存一样多，尽管运行时需要 10 GB。
 # - `used` 和 `peak` 都含权重。不加 `+ current`，35 GB 就减了两次。
-# - `utilization` 限制的是全部用途：72 GB，缓存只拿剩下的。
+# - `utilization` 限制的是全部用途，共 72 GB，缓存只拿剩下的。
 #
 # 这里 `used` 等于 `current`，因为没有别的程序。在真实的 GPU 上 `used` 更大，多出 CUDA 上下文、其他进程，以及分配器留着备用的部分。这些既不是存活张量的碎片，也不是历史。
 #
-# 再看两个词。分页的缓存**不是**边增长边分配的：第一个 token 到来之前，块池就已经在了，增长的只是块表。
+# 再看两个词。分页的缓存**不是**边增长边分配的。第一个 token 到来之前，块池就已经在了，增长的只是块表。
 
 # %% key="paged-is-preallocated" lang="en"
 # paged-is-preallocated
@@ -959,7 +959,7 @@ show(errata_table("zh", slip="definition"))
 # %% [markdown] key="stale" lang="zh" src="6a306997"
 # ## 曾经正确
 #
-# 这些说法对某个旧版本是对的，只是那个版本已经没人装了。例如 DeepSeek-V3 的一个 MLA token，transformers 5.14 及以前是一个数，5.15 起是另一个。我们用小模型跑过 5.14.1、5.15、5.17、5.18 和 5.23：DeepSeek-V3.2 和 GLM-5 在 5.17 里仍存展开的 K 和 V，5.18 和 5.23 里也改存潜在向量。下面是 DeepSeek-V3 的两种布局：
+# 这些说法对某个旧版本是对的，只是那个版本已经没人装了。例如 DeepSeek-V3 的一个 MLA token，transformers 5.14 及以前是一个数，5.15 起是另一个。我们用小模型跑过 5.14.1、5.15、5.17、5.18 和 5.23。DeepSeek-V3.2 和 GLM-5 在 5.17 里仍存展开的 K 和 V，5.18 和 5.23 里也改存潜在向量。下面是 DeepSeek-V3 的两种布局：
 
 # %% key="stale_mla" lang="en"
 rows = []
@@ -1015,7 +1015,7 @@ Table(head, rows, lines=[f"LlamaConfig().dtype: {LlamaConfig().dtype}"])
 # %% [markdown] key="generate_text" lang="en"
 # One claim still holds, but its condition was left out: `generate()` keeps no cache, unless you ask for it. The same cell shows that the last token of an answer is never in the cache:
 # %% [markdown] key="generate_text" lang="zh" src="8fb44bd5"
-# 还有一条至今成立，只是少写了条件：`generate()` 不保留缓存，除非你要求它保留。同一个单元格还能看到：回答的最后一个 token 从不在缓存里：
+# 还有一条至今成立，只是少写了条件：`generate()` 不保留缓存，除非你要求它保留。同一个单元格还能看到，回答的最后一个 token 从不在缓存里：
 
 # %% key="generate-and-cache" lang="en"
 # generate-and-cache
@@ -1062,7 +1062,7 @@ show(errata_table("zh", slip="stale"))
 # %% [markdown] key="source" lang="zh" src="ca6a80c3"
 # ## 查无此物
 #
-# 最后一类：加载不了的模型，哪块板卡都没有的指标，torch 里没有的函数，没有出处的加速比。大多只要乘一次，或者看一眼配置。例如 80 层、宽 4,096 被称作 70B 模型，204.8 GB/s 的板卡被写成 900。
+# 最后一类是加载不了的模型，哪块板卡都没有的指标，torch 里没有的函数，没有出处的加速比。大多只要乘一次，或者看一眼配置。例如 80 层、宽 4,096 被称作 70B 模型，204.8 GB/s 的板卡被写成 900。
 
 # %% key="source_facts" lang="en"
 rows = [
@@ -1101,7 +1101,7 @@ show(errata_table("zh", slip="source"))
 # %% [markdown] key="break" lang="zh" src="7c55045b"
 # ## 弄坏它
 #
-# 把“丢了一个因子”一节里错误的块交给规划器，它只有正确值的一半。其余不变：A100 上的 Qwen3-8B，块池大小由规划器给出。
+# 把“丢了一个因子”一节里错误的块交给规划器，它只有正确值的一半。其余不变，还是 A100 上的 Qwen3-8B，块池大小由规划器给出。
 
 # %% key="break_block" lang="en"
 budget = plan_memory("Qwen3-8B", gpu="A100 SXM 80GB", chunk=2048)
@@ -1128,7 +1128,7 @@ Table(["块", "字节", "块数", "剩余 GiB"], rows, right=["剩余 GiB"])
 # Change `// 2` to `* 2`. Now nothing breaks, but half of the cache is gone, and no message says so.
 # %% [markdown] key="break_means" lang="zh" src="b313cd88"
 # 块算对时还剩 7.9 GiB，这正是 `utilization` 留出的部分。块算小一半，块数就翻倍，申请的显存是块池的两倍，缺 46.9 GiB。
-# 把 `// 2` 改成 `* 2`：什么都不会坏，只是缓存少了一半，而且没有任何报错。
+# 把 `// 2` 改成 `* 2`，什么都不会坏，只是缓存少了一半，而且没有任何报错。
 
 # %% [markdown] key="catch" lang="en"
 # ## How to catch one yourself
@@ -1176,9 +1176,9 @@ Table(["块", "字节", "块数", "剩余 GiB"], rows, right=["剩余 GiB"])
 # %% [markdown] key="explain_text" lang="zh" src="ccd818dd"
 # ## 本课小结
 #
-# - 丢一个因子就够了：28 层当成一层来算，1 GiB 就变成了 28 GiB。
+# - 丢一个因子就够了，例如 28 层当成一层来算，1 GiB 就变成了 28 GiB。
 # - MB 与 MiB 差 4.9%，GB 与 GiB 差 7.4%。在一份指南里，由此多出 501 个并不存在的块。
-# - 最省事的检查是对照相邻的两个数：同一个块池写成 62 GB 和 27 GB，差出 13,352 块。
+# - 最省事的检查是对照相邻的两个数，例如同一个块池写成 62 GB 和 27 GB，差出 13,352 块。
 # - 公式要带上条件。16 个 rank 时 `8 // 16` 是 0；用除法求 `head_dim` 得 64，而 Qwen3-0.6B 是 128。
 # - 五份文档里，我们一共找到 104 处错误。每一处都附有可以当场计算的值、可以运行的单元格，或者网页。
 #
@@ -1230,6 +1230,6 @@ explain("before_you_copy")
 # %% [markdown] key="next" lang="zh" src="25f51edd"
 # ## 下一篇
 #
-# 这里讲的是人写错的数字。程序也会算错：[附录 B](B_bug_museum.ipynb) 逐个重现真实引擎里的 bug。
+# 这里讲的是人写错的数字。程序也会算错，[附录 B](B_bug_museum.ipynb) 逐个重现真实引擎里的 bug。
 #
-# 如果你在**本课程**里发现错误，它也该进这张表：提一个 issue，附上数字和能说明问题的调用。
+# 如果你在**本课程**里发现错误，它也该进这张表。请提一个 issue，附上数字和能说明问题的调用。

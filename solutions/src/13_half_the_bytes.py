@@ -6,19 +6,19 @@
 # %% [markdown] key="fit_task" lang="en"
 # ## 13.1 A pool in tokens
 #
-# A pool of `pool_bytes` bytes is to hold the cache of a model of `layers` layers with `kv_heads` KV heads each.
-# A token leaves one row of K and one row of V in every KV head: `head_dim` numbers of `itemsize` bytes, and beside each row a scale of `scale_bytes` bytes (0 where there is none).
-# The pool is made of whole blocks of `block_size` tokens; what is left over is of no use.
+# A pool has `pool_bytes` bytes. It holds the cache of a model with `layers` layers and `kv_heads` KV heads in each.
+# A token leaves one row of K and one row of V in every KV head. A row is `head_dim` numbers of `itemsize` bytes, and a scale of `scale_bytes` bytes (0 if there is none).
+# The pool consists of whole blocks of `block_size` tokens, and the rest that is smaller than a block is of no use.
 #
-# How many tokens does it hold?
-# %% [markdown] key="fit_task" lang="zh" src="f46c2e58"
+# How many tokens does the pool hold?
+# %% [markdown] key="fit_task" lang="zh" src="8f8d452c"
 # ## 13.1 块池能放多少个 token
 #
-# 一个 `pool_bytes` 字节的块池，用来放一个模型的缓存：`layers` 层，每层 `kv_heads` 个 KV 头。
-# 一个 token 在每个 KV 头里留下一行 K 和一行 V：`head_dim` 个数，每个 `itemsize` 字节；每行另配一个缩放因子，占 `scale_bytes` 字节（没有的话是 0）。
-# 块池由整块组成，块大小为 `block_size`；剩下的零头用不上。
+# 一个块池有 `pool_bytes` 字节，用来放一个模型的缓存。模型有 `layers` 层，每层 `kv_heads` 个 KV 头。
+# 一个 token 在每个 KV 头里留下一行 K 和一行 V。一行有 `head_dim` 个数，每个 `itemsize` 字节，外加一个 `scale_bytes` 字节的缩放因子（没有的话是 0）。
+# 块池由整块组成，块大小为 `block_size`；不满一块的零头用不上。
 #
-# 它放得下多少个 token？
+# 块池放得下多少个 token？
 
 # %% key="fit_stub"
 def tokens_that_fit(
@@ -36,18 +36,18 @@ check("13.1", tokens_that_fit)
 # %% [markdown] key="rows_task" lang="en"
 # ## 13.2 A token's heads as int8
 #
-# `heads` has one list of numbers for each KV head: the K of one token.
-# Store each head by itself. Its scale makes the number that is largest without its sign 127 (or -127); every number is divided by the scale and rounded to the nearest whole one.
+# `heads` is the K of one token: a list of numbers for each KV head.
+# Store each head by itself. Its scale turns the number that is largest without its sign into 127 (or -127). Divide every number by the scale and round it to the nearest whole number.
 #
-# Return for each head the whole numbers and the scale, `(numbers, scale)`, so that `number * scale` is about what was there.
+# Return `(numbers, scale)` for each head, so that `number * scale` is about the original.
 # A head of zeros has zeros and the scale 0.0.
-# %% [markdown] key="rows_task" lang="zh" src="2ae0ed01"
+# %% [markdown] key="rows_task" lang="zh" src="697daa6f"
 # ## 13.2 把一个 token 的各个头存成 int8
 #
-# `heads` 里每个 KV 头一个列表，是一个 token 的 K。
-# 每个头单独存。缩放因子让绝对值最大的数变成 127（或 -127）；每个数除以缩放因子，再四舍五入成整数。
+# `heads` 是一个 token 的 K，每个 KV 头一个列表。
+# 每个头单独存。缩放因子让绝对值最大的数变成 127（或 -127）。每个数除以缩放因子，再四舍五入成整数。
 #
-# 为每个头返回整数和缩放因子 `(numbers, scale)`，使 `number * scale` 约等于原来的数。
+# 为每个头返回 `(numbers, scale)`，即整数和缩放因子，使 `number * scale` 约等于原来的数。
 # 全零的头返回全零，缩放因子为 0.0。
 
 # %% key="rows_stub"
@@ -66,27 +66,27 @@ check("13.2", quantize)
 
 # %% [markdown] key="rows_why" lang="en"
 # ### BEGIN SOLUTION
-# In the package this is `minikv.kernels.quantize`, and the store kernel does it while it writes. There the scale of a row of zeros is the smallest normal float32, so that nothing has to be asked before a division.
+# In the package this is `minikv.kernels.quantize`, and the store kernel does it while it writes. There a row of zeros has the smallest normal float32 as its scale, so the division needs no special case.
 # ### END SOLUTION
-# %% [markdown] key="rows_why" lang="zh" src="ede9f508"
+# %% [markdown] key="rows_why" lang="zh" src="58752a70"
 # ### BEGIN SOLUTION
-# 在本包里这就是 `minikv.kernels.quantize`，写入的 kernel 在写的同时就做完了。那里全零的行，缩放因子取最小的正规 float32，这样做除法之前什么都不用问。
+# 在本包里这就是 `minikv.kernels.quantize`，负责写入的 kernel 在写的同时就完成了。那里全零的行，缩放因子取最小的正规 float32，所以做除法时不必单独处理。
 # ### END SOLUTION
 
 # %% [markdown] key="peak_task" lang="en"
 # ## 13.3 The most that a window holds
 #
-# One sequence in a layer whose queries see `window` tokens, themselves included.
-# Its prompt of `prompt` tokens is computed in chunks of at most `chunk` tokens, each a step; then come steps of one token, until `new` tokens are generated. The last one generated is not stored.
+# Take one sequence in a layer whose queries see `window` tokens, themselves included.
+# Its prompt of `prompt` tokens is computed in chunks of at most `chunk` tokens, one chunk a step. Then each step computes one token, until `new` tokens are generated. The last generated token is not stored.
 #
-# Before a step runs there is a block for every token that it computes, and all blocks are there that its *first* query reads. After the step every block goes back that no later query reads.
+# Before a step there is a block for every token that it computes, and all blocks that its *first* query reads are still there. After the step every block that no later query reads goes back.
 #
-# What is the most blocks of `block_size` tokens that the sequence holds at once?
-# %% [markdown] key="peak_task" lang="zh" src="beba8d5c"
+# What is the largest number of blocks of `block_size` tokens that the sequence holds at once?
+# %% [markdown] key="peak_task" lang="zh" src="7ad251d6"
 # ## 13.3 窗口最多占多少
 #
-# 一条序列，所在的层里每个 query 能看到 `window` 个 token，包括它自己。
-# 提示词有 `prompt` 个 token，分段计算，每段最多 `chunk` 个，一段是一步；然后每步一个 token，直到生成 `new` 个。生成的最后一个不存。
+# 取一条序列，它所在的层里，每个 query 能看到 `window` 个 token，包括它自己。
+# 提示词有 `prompt` 个 token，分段计算，每段最多 `chunk` 个，一段是一步。然后每步一个 token，直到生成 `new` 个。生成的最后一个不存。
 #
 # 一步开始之前，它要计算的每个 token 都有了块，它的**第一个** query 要读的块也都还在。这一步结束后，以后的 query 不再读的块全部归还。
 #

@@ -6,19 +6,19 @@
 # %% [markdown] key="propose_task" lang="en"
 # ## 13b.1 Drafts out of the text
 #
-# `tokens` is a text so far. Find the drafts for what comes next: look whether its last `n` tokens stand somewhere before, and propose the tokens that followed them there, at most `most` of them.
+# `tokens` is a text so far. Find drafts for what comes next: see whether its last `n` tokens stand somewhere before, and propose the tokens that followed them there, at most `most` of them.
 #
-# - The more tokens agree the better: try `n = longest` first, then one fewer, down to `shortest`.
-# - Of several places take the most recent.
-# - The end of the text itself is no place, but a place may overlap with it.
+# - A longer match is better, so try `n = longest` first, then one fewer, down to `shortest`.
+# - If there are several places, take the most recent one.
+# - The end of the text itself is no such place, but a place may overlap with it.
 #
-# Return the drafts, `[]` where there is no place.
-# %% [markdown] key="propose_task" lang="zh" src="1316e876"
-# ## 13b.1 从文本自己里面找草稿
+# Return the drafts, or `[]` if there is no such place.
+# %% [markdown] key="propose_task" lang="zh" src="044fffc6"
+# ## 13b.1 从文本里找草稿
 #
-# `tokens` 是到目前为止的文本。为接下来的部分找草稿：看最后 `n` 个 token 前面有没有出现过，有的话，提出当时跟在后面的 token，最多 `most` 个。
+# `tokens` 是到目前为止的文本。请为接下来的部分找草稿：看最后 `n` 个 token 前面有没有出现过，有的话，提出当时跟在后面的 token，最多 `most` 个。
 #
-# - 对上的越多越好：先试 `n = longest`，再逐个减少，直到 `shortest`。
+# - 对上的越长越好，所以先试 `n = longest`，再逐个减少，直到 `shortest`。
 # - 出现过几次的话，取最近的一次。
 # - 文本末尾自己不算，但可以与它部分重叠。
 #
@@ -40,11 +40,11 @@ check("13b.1", propose)
 
 # %% [markdown] key="propose_why" lang="en"
 # ### BEGIN SOLUTION
-# In the package this is `minikv.engine.ext.drafts.propose`. Where what follows runs into the end of the text it goes on from its beginning: a text that has just repeated itself will do so again.
+# In the package this is `minikv.engine.ext.drafts.propose`. If what follows runs into the end of the text, it goes on from its beginning, because a text that has just repeated itself is likely to do so again.
 # ### END SOLUTION
-# %% [markdown] key="propose_why" lang="zh" src="f2db6ec7"
+# %% [markdown] key="propose_why" lang="zh" src="52c50d80"
 # ### BEGIN SOLUTION
-# 在本包里这就是 `minikv.engine.ext.drafts.propose`。跟在后面的部分一直到了文本末尾时，它会从这部分的开头接着来：刚刚重复过的文本，多半还会再重复。
+# 在本包里这就是 `minikv.engine.ext.drafts.propose`。跟在后面的部分如果一直到了文本末尾，它会从这部分的开头接着来，因为刚刚重复过的文本，多半还会再重复。
 # ### END SOLUTION
 
 # %% [markdown] key="step_task" lang="en"
@@ -53,28 +53,28 @@ check("13b.1", propose)
 # `cache` holds one sequence, except for its newest token:
 #
 # - `cache.num_tokens`: the tokens that are in it
-# - `cache.truncate(num_tokens)`: it keeps the first `num_tokens`, and forgets the others
-# - `cache.publish()`: others can find its full blocks from now on
+# - `cache.truncate(num_tokens)`: keeps the first `num_tokens`, and forgets the others
+# - `cache.publish()`: from now on other requests can find its full blocks
 #
 # `forward(tokens)` computes `tokens` behind what is in the cache, stores them there, and returns the model's own next token after each of them.
 #
 # Compute `newest` and the `drafts` in one forward. A draft is accepted if it is what the model says at its place, and all drafts before it were accepted.
-# Return the new tokens: the accepted drafts, and behind them one token that the model says itself.
-# Afterwards the cache holds `newest` and the accepted drafts besides what it held, nothing else; and others can find its full blocks, but never a token that was refused.
-# %% [markdown] key="step_task" lang="zh" src="1b0f4b94"
+# Return the new tokens: the accepted drafts, and then one token that the model says itself.
+# Afterwards the cache holds `newest` and the accepted drafts in addition to what it held, and nothing else. Other requests can find its full blocks, but never a token that was refused.
+# %% [markdown] key="step_task" lang="zh" src="d8164de3"
 # ## 13b.2 带草稿的一步
 #
 # `cache` 里有一条序列，只差最新的那个 token：
 #
 # - `cache.num_tokens`：里面有多少个 token
 # - `cache.truncate(num_tokens)`：只留前 `num_tokens` 个，其余的忘掉
-# - `cache.publish()`：它的满块从此能被别人找到
+# - `cache.publish()`：从此其他请求能找到它的满块
 #
-# `forward(tokens)` 接着缓存里已有的计算 `tokens`，把它们存进去，并返回模型在其中每一个之后自己说的下一个 token。
+# `forward(tokens)` 接着缓存里已有的内容计算 `tokens`，把它们存进去，并返回模型在每个 token 之后自己说的下一个 token。
 #
-# 用一次前向计算算完 `newest` 和 `drafts`。草稿与模型在那个位置说的相同，而且前面的草稿都已接受，它才被接受。
-# 返回新的 token：接受的草稿，后面再加一个模型自己说的。
-# 结束之后，缓存里除了原有的，只多出 `newest` 和接受的草稿；别人能找到它的满块，但绝不能找到没有接受的 token。
+# 用一次前向计算算完 `newest` 和 `drafts`。一个草稿如果与模型在那个位置说的相同，而且前面的草稿都已接受，它就被接受。
+# 返回新的 token：接受的草稿，后面再加模型自己说的一个。
+# 结束之后，缓存里除了原有的，只多出 `newest` 和接受的草稿。其他请求能找到它的满块，但绝不能找到没有接受的 token。
 
 # %% key="step_stub"
 def decode_step(cache, newest: int, drafts: list[int], forward) -> list[int]:
@@ -94,9 +94,9 @@ check("13b.2", decode_step)
 
 # %% [markdown] key="step_why" lang="en"
 # ### BEGIN SOLUTION
-# `said[:accepted]` *are* the accepted drafts, so what is returned is simply what the model has said: every token of the text is its own, whoever guessed it first.
+# `said[:accepted]` *are* the accepted drafts, so the function simply returns what the model has said. Every token of the text is the model's own, although a draft may have guessed it first.
 # ### END SOLUTION
-# %% [markdown] key="step_why" lang="zh" src="eb3b8019"
+# %% [markdown] key="step_why" lang="zh" src="3cf591ce"
 # ### BEGIN SOLUTION
-# `said[:accepted]` **就是**接受的草稿，所以返回的只是模型说过的话：文本里的每个 token 都出自它自己，不管是谁先猜到的。
+# `said[:accepted]` **就是**接受的草稿，所以返回的只是模型说过的话。文本里的每个 token 都出自模型自己，尽管有的先被草稿猜中了。
 # ### END SOLUTION

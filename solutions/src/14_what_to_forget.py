@@ -6,21 +6,21 @@
 # %% [markdown] key="peaks_task" lang="en"
 # ## 14.1 Capacity and peak
 #
-# A layer keeps `n_sink` sinks, `budget` heavy hitters and `n_recent` recent tokens: its capacity is the sum of the three.
-# A prompt of `prompt` tokens is computed in chunks of at most `chunk` tokens, each a step; then come steps of one token, until `new` tokens are generated. The last one generated is not stored.
+# A layer keeps `n_sink` sinks, `budget` heavy hitters and `n_recent` recent tokens. Its capacity is the sum of the three.
+# A prompt of `prompt` tokens is computed in chunks of at most `chunk` tokens, one chunk a step. Then each step computes one token, until `new` tokens are generated. The last generated token is not stored.
 #
-# In a step its tokens come into the cache, and the forward reads all that are there. After it, if the layer holds `capacity + evict_every` tokens or more, it evicts down to its capacity.
+# In a step its tokens come into the cache first, and the forward reads everything that is there. After it, if the layer holds `capacity + evict_every` tokens or more, it evicts down to its capacity.
 #
-# Return the most tokens that it holds inside a forward, and the most between two steps (or after the last): `(inside, between)`.
-# %% [markdown] key="peaks_task" lang="zh" src="44c75f06"
+# Return `(inside, between)`: the most tokens that the layer holds inside a forward, and the most between two steps (or after the last).
+# %% [markdown] key="peaks_task" lang="zh" src="4ffd2123"
 # ## 14.1 容量与峰值
 #
-# 一层留 `n_sink` 个 sink、`budget` 个重要 token、`n_recent` 个近期 token：容量是三者之和。
-# 提示词有 `prompt` 个 token，分段计算，每段最多 `chunk` 个，一段是一步；然后每步一个 token，直到生成 `new` 个。生成的最后一个不存。
+# 一层留 `n_sink` 个汇点、`budget` 个重要 token、`n_recent` 个近期 token，容量是三者之和。
+# 提示词有 `prompt` 个 token，分段计算，每段最多 `chunk` 个，一段是一步。然后每步一个 token，直到生成 `new` 个。生成的最后一个不存。
 #
 # 每一步，这一步的 token 先进缓存，前向计算要读缓存里的全部。之后，如果这一层有 `capacity + evict_every` 个 token 或更多，就淘汰到容量为止。
 #
-# 返回前向计算当中最多有多少个 token，以及两步之间（或最后一步之后）最多有多少个：`(inside, between)`。
+# 返回 `(inside, between)`：前向计算当中最多有多少个 token，以及两步之间（或最后一步之后）最多有多少个。
 
 # %% key="peaks_stub"
 def peaks(
@@ -43,21 +43,21 @@ def peaks(
 check("14.1", peaks)
 
 # %% [markdown] key="mass_task" lang="en"
-# ## 14.2 Who has been looked at?
+# ## 14.2 How much attention has each token got?
 #
-# `scores` [KV heads, tokens before]: the attention that every token in the cache has got so far.
-# `probs` [query heads, queries, tokens now]: this step's probabilities; each query's row sums to 1. The step's own tokens are the last columns, and new.
+# `scores` [KV heads, tokens before] is the attention that every token in the cache has got so far.
+# `probs` [query heads, queries, tokens now] are this step's probabilities, and each query's row sums to 1. The last columns are the step's own tokens, which are new.
 #
 # The query heads of a group are neighbours: with two KV heads and four query heads, heads 0 and 1 read KV head 0.
-# Return the scores after this step, [KV heads, tokens now]: what each token has got from all queries of all query heads of the group, added to what it had. New tokens had nothing.
-# %% [markdown] key="mass_task" lang="zh" src="1587d63e"
-# ## 14.2 谁被看过？
+# Return the scores after this step, [KV heads, tokens now]: what each token got from all queries of all query heads of the group, added to what it had. New tokens had nothing.
+# %% [markdown] key="mass_task" lang="zh" src="9deac6ac"
+# ## 14.2 每个 token 得到多少注意力？
 #
-# `scores` [KV 头, 原有 token 数]：缓存里每个 token 到目前为止得到的注意力。
-# `probs` [query 头, query 数, 现有 token 数]：这一步的概率，每个 query 的一行加起来是 1。这一步自己的 token 在最后几列，是新的。
+# `scores` [KV 头, 原有 token 数] 是缓存里每个 token 到目前为止得到的注意力。
+# `probs` [query 头, query 数, 现有 token 数] 是这一步的概率，每个 query 的一行加起来是 1。最后几列是这一步自己的 token，它们是新的。
 #
 # 一组的 query 头是相邻的：两个 KV 头、四个 query 头时，query 头 0 和 1 读 KV 头 0。
-# 返回这一步之后的得分 [KV 头, 现有 token 数]：每个 token 从组内所有 query 头的所有 query 得到的，加上它原有的。新 token 原来什么也没有。
+# 返回这一步之后的得分 [KV 头, 现有 token 数]：每个 token 从组内所有 query 头的所有 query 得到的，加上它原有的。新 token 原来没有得分。
 
 # %% key="mass_stub"
 import torch
@@ -75,21 +75,21 @@ def add_mass(scores: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
 check("14.2", add_mass)
 
 # %% [markdown] key="choose_task" lang="en"
-# ## 14.3 Who stays?
+# ## 14.3 Which tokens stay?
 #
-# One KV head of one row of a batch: `score` has a number for each column, and `valid` says whether a token stands there (`False` is padding, on the left).
+# Take one KV head of one row of a batch. `score` has a number for each column, and `valid` says whether a token stands there (`False` is padding, on the left).
 #
-# Return the columns that stay, in ascending order. Of the tokens, without padding:
+# Return the columns that stay, in ascending order. Padding never stays. Of the tokens:
 #
 # - the first `n_sink` and the last `n_recent` stay, whatever they score;
-# - of those in between, the `budget` with the largest scores; of equal scores the earlier one first;
-# - where there are no more tokens than room, all of them.
-# %% [markdown] key="choose_task" lang="zh" src="7b2253ee"
-# ## 14.3 谁留下？
+# - of those in between, the `budget` with the largest scores stay, and of equal scores the earlier one;
+# - if there are no more tokens than room, all of them stay.
+# %% [markdown] key="choose_task" lang="zh" src="348ab70a"
+# ## 14.3 哪些 token 留下？
 #
-# batch 里的一行，其中的一个 KV 头：`score` 每列一个数，`valid` 说那一列有没有 token（`False` 是左边的填充）。
+# 取 batch 里一行的一个 KV 头。`score` 每列一个数，`valid` 说明那一列有没有 token（`False` 是左边的填充）。
 #
-# 按升序返回要留的列。只看 token，不看填充：
+# 按升序返回要留的列。填充一律不留。至于 token：
 #
 # - 最前面 `n_sink` 个和最后面 `n_recent` 个留下，不管得分；
 # - 中间的，留得分最高的 `budget` 个；得分相同，靠前的优先；
@@ -111,11 +111,11 @@ check("14.3", choose)
 
 # %% [markdown] key="choose_why" lang="en"
 # ### BEGIN SOLUTION
-# In the package this is `minikv.eviction.policies.select`, for all heads and rows at once. There every row of a batch keeps equally many columns, since a tensor has no ragged rows.
+# In the package this is `minikv.eviction.policies.select`, for all heads and rows at once. There every row of a batch keeps the same number of columns, because the rows of a tensor are equally long.
 # ### END SOLUTION
-# %% [markdown] key="choose_why" lang="zh" src="abe55f62"
+# %% [markdown] key="choose_why" lang="zh" src="ce272ba9"
 # ### BEGIN SOLUTION
-# 在本包里这就是 `minikv.eviction.policies.select`，所有头、所有行一次做完。那里 batch 的每一行都留同样多的列，因为张量的各行不能长短不一。
+# 在本包里这就是 `minikv.eviction.policies.select`，所有头、所有行一次做完。那里 batch 的每一行都留同样多的列，因为张量的各行必须一样长。
 # ### END SOLUTION
 
 # %% [markdown] key="evict_task" lang="en"
@@ -126,33 +126,33 @@ check("14.3", choose)
 # - `layer.keys`, `layer.values` [H, n, D]
 # - `layer.scores` [H, n]: what each token has got so far
 # - `layer.positions` [H, n] int64: where in the text it stands
-# - `layer.length`: the tokens of the text so far, also those that are gone
+# - `layer.length`: the tokens of the text so far, the evicted ones included
 #
 # Three functions are given:
 #
 # - `new_token(position)`: key and value of the newest token, [H, D] each, the key rotated to `position`
-# - `attend(keys)`: what its queries look at among `keys`, [H, n], already summed over each group
+# - `attend(keys)`: the attention that its queries give to `keys`, [H, n], already summed over each group
 # - `choose(scores)`: which columns stay, [H, capacity] int64, ascending, each head's own
 #
-# Make one decode step: the new token comes into the cache, its score begins at 0, and its query looks at all that is there, itself included. Then, if there are `capacity + evict_every` tokens or more, keep those that `choose` names, and let go of the memory of the others.
+# Make one decode step. The new token comes into the cache with a score of 0, and its query looks at everything that is there, itself included. Then, if there are `capacity + evict_every` tokens or more, keep the columns that `choose` names, and release the memory of the others.
 # Change `layer`; return nothing.
-# %% [markdown] key="evict_task" lang="zh" src="1bc9f3dd"
+# %% [markdown] key="evict_task" lang="zh" src="6a394a06"
 # ## 14.4 会忘记的一步解码
 #
 # `layer` 是一条序列在一层里的缓存，$H$ 个 KV 头各有 $n$ 个 token：
 #
 # - `layer.keys`、`layer.values` [H, n, D]
-# - `layer.scores` [H, n]：每个 token 到目前为止得到多少
+# - `layer.scores` [H, n]：每个 token 到目前为止的得分
 # - `layer.positions` [H, n] int64：它在文本里的位置
-# - `layer.length`：到目前为止文本有多少个 token，走了的也算
+# - `layer.length`：到目前为止文本有多少个 token，已淘汰的也算
 #
 # 三个函数已经给好：
 #
 # - `new_token(position)`：最新 token 的 key 和 value，各为 [H, D]，key 已经旋转到 `position`
-# - `attend(keys)`：它的 query 在 `keys` 里看哪些，[H, n]，每组已经求和
+# - `attend(keys)`：它的 query 分给 `keys` 的注意力，[H, n]，每组已经求和
 # - `choose(scores)`：哪些列留下，[H, capacity] int64，升序，每个头各选各的
 #
-# 做一步解码：新 token 进缓存，得分从 0 开始，它的 query 看缓存里的全部，包括自己。之后，如果有 `capacity + evict_every` 个 token 或更多，就留下 `choose` 给出的，其余的存储也要放掉。
+# 做一步解码。新 token 进缓存，得分从 0 开始，它的 query 看缓存里的全部，包括自己。之后，如果有 `capacity + evict_every` 个 token 或更多，就留下 `choose` 给出的列，并释放其余的存储。
 # 直接修改 `layer`，不用返回。
 
 # %% key="evict_stub"
@@ -180,9 +180,9 @@ check("14.4", step)
 
 # %% [markdown] key="evict_why" lang="en"
 # ### BEGIN SOLUTION
-# `gather` makes new tensors of just the size that is kept, so the old ones are freed when their names are assigned anew.
+# `gather` makes new tensors of exactly the size that is kept, so the old ones are freed as soon as their names are assigned anew.
 # ### END SOLUTION
-# %% [markdown] key="evict_why" lang="zh" src="b8d56ff2"
+# %% [markdown] key="evict_why" lang="zh" src="1cdb2edf"
 # ### BEGIN SOLUTION
-# `gather` 新建的张量大小正好是留下的那些；名字一重新赋值，旧的就释放了。
+# `gather` 新建的张量大小正好是留下的那些，所以名字一重新赋值，旧的就释放了。
 # ### END SOLUTION
