@@ -5,8 +5,8 @@
 # rooms = ["memory.arena", "memory.ownership"]
 # minutes = 55
 # [title]
-# en = "Who frees this memory?"
-# zh = "这块内存由谁释放？"
+# en = "When is this memory freed?"
+# zh = "这块内存什么时候释放？"
 # [t4]
 # en = "The same bytes. The arena lies on the T4, and one cell shows its allocated memory instead of the process's."
 # zh = "字节数相同。arena 建在 T4 上，另有一个单元格显示的是 T4 的已分配显存，而不是进程的内存。"

@@ -122,15 +122,15 @@
 # | **Roofline 模型 / 拐点（ridge point）** | roofline / ridge point | 一份计算最多能跑到多快，由每字节配多少 FLOP 决定；拐点处访存和计算耗时相等。别处也写作：屋顶线模型、脊点。 | <nobr>FLOP/字节</nobr> | `minikv.plan.roofline.gpu_roof` |
 
 # %% [markdown] key="words-05" lang="en"
-# ## [05 · Who frees this memory?](05_owned_and_borrowed.ipynb)
+# ## [05 · When is this memory freed?](05_owned_and_borrowed.ipynb)
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **arena** | arena（一次分配的整块内存） | One large allocation from which pieces are lent, and which is freed as a whole. | bytes | `minikv.memory.Arena` |
 # | **owned / borrowed / view** | 拥有 / 借用 / 视图 | Whether a tensor stands for the whole of its memory, uses memory that somebody else frees, or shows a part of another tensor. |  | `minikv.memory.ownership` |
 # | **stride** | 步幅（stride） | Elements from one item to the next along a dimension of a tensor. | elements | `minikv.memory.ownership` |
-# %% [markdown] key="words-05" lang="zh" src="b9c2903b"
-# ## [05 · 这块内存由谁释放？](05_owned_and_borrowed.ipynb)
+# %% [markdown] key="words-05" lang="zh" src="7c27a1ee"
+# ## [05 · 这块内存什么时候释放？](05_owned_and_borrowed.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|

@@ -125,13 +125,13 @@
 # | 解码时 GPU 为什么在等？瓶颈是带宽吗？ | `minikv.plan.roofline.decode_work` |
 
 # %% [markdown] key="lesson-05" lang="en"
-# ## [05 · Who frees this memory?](05_owned_and_borrowed.ipynb)
+# ## [05 · When is this memory freed?](05_owned_and_borrowed.ipynb)
 #
 # | question | the call |
 # |---|---|
 # | Which tensor owns this memory, and why does a view keep all of it? | `minikv.memory.ownership` |
-# %% [markdown] key="lesson-05" lang="zh" src="0fa8b3a5"
-# ## [05 · 这块内存由谁释放？](05_owned_and_borrowed.ipynb)
+# %% [markdown] key="lesson-05" lang="zh" src="ffb68d76"
+# ## [05 · 这块内存什么时候释放？](05_owned_and_borrowed.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
