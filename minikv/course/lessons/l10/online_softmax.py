@@ -50,6 +50,28 @@ def _attend_rescaling(carried: bool, total_too: bool, weighted_too: bool):
     return wrong
 
 
+def attend_as_given(tiles):
+    """The attempt of the task: no maximum is carried, no sum rescaled, and a hidden tile gives NaN."""
+    largest, total, weighted = -math.inf, 0.0, 0.0
+    for logits, values in tiles:
+        largest = max(logits)
+        weights = [math.exp(x - largest) for x in logits]
+        total += sum(weights)
+        weighted += sum(w * v for w, v in zip(weights, values, strict=True))
+    return weighted / total, largest + math.log(total)
+
+
+def attend_not_rescaled_nan(tiles):
+    """Carries the maximum and rescales nothing; a hidden first tile gives NaN."""
+    largest, total, weighted = -math.inf, 0.0, 0.0
+    for logits, values in tiles:
+        largest = max(largest, *logits)
+        weights = [math.exp(x - largest) for x in logits]
+        total += sum(weights)
+        weighted += sum(w * v for w, v in zip(weights, values, strict=True))
+    return weighted / total, largest + math.log(total)
+
+
 def attend_mean_of_tiles(tiles):
     """Computes each tile by itself and returns the mean of the results."""
     seen = [tile for tile in tiles if max(tile[0]) > -math.inf]
@@ -90,6 +112,8 @@ def draw_rows(rng) -> list[dict]:
             tiles.append((logits, values))
         # The largest logit is in the first tile, or in the last; only the last makes the earlier result be rescaled.
         tiles.sort(key=lambda tile: max(tile[0]), reverse=i % 4 == 0)
+        if i % 4 == 2 and len(tiles) > 2:
+            tiles.append(tiles.pop(0))  # or in the middle: what comes after it has to be scaled as well
         if i % 6 == 5:
             tiles.insert(i // 6 % 2, ([-math.inf] * size, [1.0] * size))
         cases.append({"tiles": tiles})
@@ -105,11 +129,14 @@ ATTEND = Exercise(
     reference=attend,
     misconceptions=(
         Misconception("no_maximum", attend_without_max),
-        Misconception("max_not_carried", _attend_rescaling(False, True, True)),
+        Misconception("as_given", attend_as_given),
+        Misconception("max_not_carried", _attend_rescaling(False, True, True), within=("as_given",)),
+        Misconception("not_rescaled", _attend_rescaling(True, False, False), within=("not_rescaled_nan",)),
+        Misconception("not_rescaled_nan", attend_not_rescaled_nan, within=("not_rescaled",)),
         Misconception("sum_not_rescaled", _attend_rescaling(True, False, True)),
         Misconception("output_not_rescaled", _attend_rescaling(True, True, False)),
         Misconception("mean_of_tiles", attend_mean_of_tiles),
-        Misconception("hidden_is_nan", attend_hidden_is_nan),
+        Misconception("hidden_is_nan", attend_hidden_is_nan, within=("as_given", "not_rescaled_nan")),
         Misconception("lse_without_max", attend_lse_without_max),
     ),
 )
@@ -136,6 +163,16 @@ def _weighted(share):
         return out, merge(out_a, lse_a, out_b, lse_b)[1]
 
     return wrong
+
+
+def merge_mean_unguarded(out_a, lse_a, out_b, lse_b):
+    """The plain average, and an lse that is NaN where both parts are empty."""
+    lse = math.nan if lse_a == lse_b == -math.inf else merge(out_a, lse_a, out_b, lse_b)[1]
+    return [(x + y) / 2 for x, y in zip(out_a, out_b, strict=True)], lse
+
+
+def merge_mean_of_both(out_a, lse_a, out_b, lse_b):
+    return [(x + y) / 2 for x, y in zip(out_a, out_b, strict=True)], (lse_a + lse_b) / 2
 
 
 def _share_of_lse(lse_a, lse_b):
@@ -187,7 +224,9 @@ MERGE = Exercise(
     cases=draw_parts,
     reference=merge,
     misconceptions=(
-        Misconception("mean", _weighted(lambda lse_a, lse_b: (0.5, 0.5))),
+        Misconception("mean", _weighted(lambda lse_a, lse_b: (0.5, 0.5)), within=("mean_unguarded",)),
+        Misconception("mean_unguarded", merge_mean_unguarded),
+        Misconception("mean_of_both", merge_mean_of_both),
         Misconception("sum", _weighted(lambda lse_a, lse_b: (1.0, 1.0))),
         Misconception("lse_as_weight", _weighted(_share_of_lse)),
         Misconception("overflows", merge_overflows),
