@@ -17,17 +17,17 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# An engine answers many requests at once, and all of them keep their K and V in one cache on the GPU.
+# An engine answers many requests at once, and all keep their K and V in one cache on the GPU.
 # You don't know how long an answer will get, and many prompts begin with the same system prompt.
 #
 # **How can many requests share one cache without overwriting each other?**
 #
 # We cut the cache into **blocks**, here of four tokens each. A and B begin with the same eight tokens. Follow B from its tokens to the blocks that hold their K and V: two of them are A's as well.
-# %% [markdown] key="question" lang="zh" src="b58a02ae"
+# %% [markdown] key="question" lang="zh" src="9555e9f5"
 # ## 问题
 #
 # 推理引擎同时处理许多请求，它们的 K 和 V 都放在 GPU 上的同一个缓存里。
-# 一个回答最后有多长，事先并不知道；而且很多提示词的开头是同一段系统提示词。
+# 回答有多长，事先不知道；而且很多提示词的开头是同一段系统提示词。
 #
 # **许多请求怎样共用一个缓存，又不互相覆盖？**
 #

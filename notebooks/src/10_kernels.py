@@ -22,8 +22,8 @@
 #
 # **Does paging make attention slower?**
 #
-# Below is one launch of an attention kernel. By the end of the lesson you'll have read it line by line. Three sequences and two KV heads make six *programs*, which run at the same time. The picture follows one of them, from its tokens through the block table to memory.
-# %% [markdown] key="question" lang="zh" src="af1f260c"
+# Below is one launch of an attention kernel, which you will read line by line. Three sequences and two KV heads make six *programs*, which run at the same time. The picture follows one of them, from its tokens through the block table to memory.
+# %% [markdown] key="question" lang="zh" src="05ed5737"
 # ## 问题
 #
 # [第 09 课](09_pages_and_blocks.ipynb)里，一条序列的 K 和 V 放进了许多块。块可以在显存的任何地方，位置记在**块表**（block table）里。
@@ -73,7 +73,7 @@ show(decode_grid(launch_of(case), program=(2, 1), lang="zh"))
 # - **找出**这类 kernel 真实出过的 bug。
 #
 # 开始之前，需要知道 Roofline 模型（[第 04 课](04_the_roofline.ipynb)）和块表。（别的引擎常说“页”和“页表”。）
-# 途中你会读完一整个文件：[minikv.nano](repo:minikv/nano/README.zh.md) 的 `attention.py`。
+# 途中你会读完 [minikv.nano](repo:minikv/nano/README.zh.md) 的一整个文件 `attention.py`。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -82,7 +82,7 @@ show(decode_grid(launch_of(case), program=(2, 1), lang="zh"))
 # %% [markdown] key="predict_first" lang="zh" src="fa65b8eb"
 # ## 先猜一猜
 #
-# 取 Llama-3.1-8B 这样的模型：每层 8 个 KV 头，每头 128 个元素，16 位。块表的一项占 4 字节。
+# 取 Llama-3.1-8B 这样的模型，每层 8 个 KV 头，每头 128 个元素，16 位。块表的一项占 4 字节。
 
 # %% key="predict_table"
 predict("table_share", ...)
@@ -155,7 +155,7 @@ Table(head, rows, right=head)
 # The table isn't what makes a kernel slow: one entry of 4 bytes stands for 64 KiB of K and V.
 # What can cost time is what a kernel *does* with the entry, because it has to turn a block number into addresses between one load and the next. To see how much that matters, we write one.
 # %% [markdown] key="floor_read" lang="zh" src="547b3ae2"
-# 让 kernel 变慢的不是块表本身：一项只有 4 字节，对应的 K 和 V 却是 64 KiB。
+# 让 kernel 变慢的不是块表本身，因为一项只有 4 字节，对应的 K 和 V 却是 64 KiB。
 # 真正可能费时间的，是 kernel 拿到这一项之后**做什么**，因为两次读取之间要由块号算出地址。这一点有多要紧，我们自己写一个来看。
 
 # %% [markdown] key="triton" lang="en"
@@ -169,9 +169,9 @@ Table(head, rows, right=head)
 # %% [markdown] key="triton" lang="zh" src="7121f764"
 # ## 在哪里运行 kernel
 #
-# Triton 的 kernel 是一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。一个程序一次处理一个**分块**（tile）：图里是 32 个位置，每个位置的 K 和 V 各有 16 个数。
+# Triton 的 kernel 是一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。一个程序一次处理一个**分块**（tile），例如图里的 32 个位置。
 #
-# 没有 GPU 时，Triton 的**解释器**在 CPU 上逐个运行这些程序：速度慢，除舍入误差外结果相同。用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
+# 没有 GPU 时，Triton 的**解释器**在 CPU 上逐个运行这些程序，速度慢，但除舍入误差外结果相同。用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
 #
 # Triton 也能为 AMD 的 GPU 编译，那里的 SM 叫计算单元。苹果的 GPU、TPU、华为昇腾用别的语言写 kernel，但块表和在线 softmax 是一样的。
 
@@ -262,12 +262,12 @@ Table(
 #
 # Written down like this, it fails:
 # %% [markdown] key="store_read" lang="zh" src="72561771"
-# 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。槽位 -1 的意思是不要写：这个 token 是补齐用的，因为 CUDA 图每次运行的程序数固定。
+# 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。槽位 -1 的意思是不要写。这个 token 是补齐用的，因为 CUDA 图每次运行的程序数固定。
 # kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，作为下标就是最后一块，而那一块属于另一条序列。Triton 向零取整，得到块 0 的第 -1 个位置，也就是缓存之前的内存。（练习 10.1。）
 #
 # ## 第 2 步：逐个 token 循环
 #
-# 再读出来。先看一个 query、一个头：与每个 key 比较，做 softmax，再对 value 加权求和：
+# 再读出来。先看一个 query、一个头。让它与每个 key 比较，做 softmax，再对 value 加权求和：
 #
 # $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
 #
@@ -364,7 +364,7 @@ Table(
 # %% [markdown] key="online_tiles" lang="en"
 # The answer is the same. Now a query head of sequence 2, with its 37 logits in tiles of 8: watch the old sum where the red line rises.
 # %% [markdown] key="online_tiles" lang="zh" src="afad9063"
-# 结果相同。再看序列 2 的一个 query 头：37 个 logit，每个 tile 8 个。红线升高时，注意旧的和发生了什么。
+# 结果相同。再看序列 2 的一个 query 头，它有 37 个 logit，每个 tile 8 个。红线升高时，注意旧的和发生了什么。
 
 # %% key="online_picture" lang="en"
 keys, cached = case.contiguous(2)  # K and V of sequence 2: [37, Hkv, D]
@@ -408,7 +408,7 @@ show(online_softmax(list(online(tiles)), "zh"))
 #
 # - 先执行 `cache.write`，因为 query 也要看自己的 token。
 # - `query` 传进来时是 `[1, Hq, T, Dk]`，随后变成一行行的 `[T, Hq, Dk]`，也就是这一步所有序列的 token，中间没有补齐。哪个属于哪条序列，由 `batch` 说明。
-# - 有一行做选择：GPU 上的解码交给 kernel，其余的用普通的 torch。
+# - 有一行做选择，把 GPU 上的解码交给 kernel，其余的用普通的 torch。
 
 # %% key="attend_source"
 from minikv.nano import attention
@@ -418,7 +418,7 @@ show_source(attention.attend)
 # %% [markdown] key="attend_run" lang="en"
 # Here is a step of two sequences, with blocks of 4 tokens. Sequence 0 brings a prompt of 3 tokens for block 2. Sequence 1 has 5 tokens in blocks 3 and 1 and decodes its sixth. The new keys are 1, 2, 3 and 4:
 # %% [markdown] key="attend_run" lang="zh" src="0b4d6f15"
-# 运行一步试试：两条序列，块大小是 4。序列 0 带来 3 个 token 的提示词，放进块 2。序列 1 已有 5 个 token，在块 3 和块 1 里，现在解码第 6 个。新的 key 分别是 1、2、3、4：
+# 运行一步试试，两条序列，块大小是 4。序列 0 带来 3 个 token 的提示词，放进块 2。序列 1 已有 5 个 token，在块 3 和块 1 里，现在解码第 6 个。新的 key 分别是 1、2、3、4：
 
 # %% key="attend_code" lang="en"
 from types import SimpleNamespace
@@ -539,14 +539,14 @@ Table(
 # - the sizes in capitals, known at compile time and rounded up to powers of two. A matrix product needs at least 16 rows.
 # %% [markdown] key="launch" lang="zh" src="d40afc51"
 # 权重 0 乘 NaN 还是 NaN，所以 nano 用 `torch.zeros` 创建块池。（练习 10.5 就是写这个函数。）
-# 另一个代价是复制：复制出来 120 个位置，其中只有 58 个有 token。而 kernel 可以直接在块里读。
+# 另一个代价是复制出来 120 个位置，其中只有 58 个有 token。而 kernel 可以直接在块里读。
 #
 # ### 启动
 #
 # `decode_on_gpu` 启动这个 kernel。留意：
 #
 # - 网格 `(num_seqs, heads)`：每条序列的每个 **KV** 头一个程序；
-# - 名字大写的那些参数：编译时就已确定，并向上取整到 2 的幂。矩阵乘法至少要 16 行。
+# - 名字大写的那些参数，它们编译时就已确定，并向上取整到 2 的幂。矩阵乘法至少要 16 行。
 
 # %% key="launch_source"
 show_source(attention.decode_on_gpu)
@@ -637,7 +637,7 @@ Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block
 # ### 自己走一遍
 #
 # 滑块每走一步，程序就读一个 tile，这里就是一个块。读的是哪一项、哪一块、哪些槽位？
-# 然后增加**切分数**（split）：由几个程序分担这些 tile，同时读。为什么要这样做，见第 5 步。
+# 然后增加**切分数**（split），也就是由几个程序分担这些 tile，同时读。为什么要这样做，见第 5 步。
 
 # %% key="widget"
 from minikv.course.widgets import WalkWidget
@@ -652,7 +652,7 @@ show(WalkWidget(t("lang"), length=52, block_size=8, splits=1, step=2))
 # %% [markdown] key="packed" lang="zh" src="3627f64c"
 # ## 第 4 步：按组打包
 #
-# 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。nano 的 kernel 把它们打包：一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行。
+# 在分组查询注意力（GQA）里，几个 query 头共用一个 KV 头。nano 的 kernel 把它们打包，一个程序把同一个 KV 头的所有 query 头当作一个小矩阵的各行。
 # 更简单的写法是每个 **query** 头一个程序。那样的代价是什么？
 
 # %% key="predict_times"
@@ -695,8 +695,8 @@ show(bars(names, parts, x="GB", stacked=True))
 #
 # These are the bytes that a kernel asks for. If K and V fit into the L2 cache, a repeated load is cheap, and packing can even be slower.
 # %% [markdown] key="packed_read" lang="zh" src="a86d9988"
-# 第一条是 `paged_attention`：从块里读出 K 和 V，写一份副本，再读副本，一共是下限的三倍。
-# 最后一条是打包的 kernel，每个 key 只为整组读一次。它与下限只差在块表：一条序列有 8 个程序，每个都要读它的表。
+# 第一条是 `paged_attention`。它从块里读出 K 和 V，写一份副本，再读副本，一共是下限的三倍。
+# 最后一条是打包的 kernel，每个 key 只为整组读一次。它与下限只差在块表，因为一条序列有 8 个程序，每个都要读它的表。
 #
 # 这些是 kernel 请求的字节。如果 K 和 V 放得进 L2 缓存，重复读取就很便宜，打包甚至可能更慢。
 
@@ -707,7 +707,7 @@ show(bars(names, parts, x="GB", stacked=True))
 # %% [markdown] key="splits" lang="zh" src="e85cf52a"
 # ## 第 5 步：切分序列
 #
-# 打包也有代价：程序变少了。GPU 有许多**流式多处理器**（SM），例如 H200 有 132 个，一个程序在其中一个上运行。
+# 打包的代价是程序变少了。GPU 有许多**流式多处理器**（SM），例如 H200 有 132 个，一个程序在其中一个上运行。
 # 程序大部分时间在等显存，要有足够多的程序同时在等，才能用满带宽。
 
 # %% key="predict_busy"
@@ -728,7 +728,7 @@ predict("busy", ...)
 #
 # Nano does without splits, so this kernel is the lesson's own. Two places are new: the bounds of the loop, and the lse that each part leaves.
 # %% [markdown] key="splits_story" lang="zh" src="7ae75e65"
-# 于是我们**沿序列切分**（split-KV）：每个程序负责一部分 tile，留下自己的结果和 lse，第二步再把各部分合起来。$w_j$ 是第 $j$ 部分所占的概率：
+# 于是我们**沿序列切分**（split-KV）。每个程序负责一部分 tile，留下自己的结果和 lse，第二步再把各部分合起来。$w_j$ 是第 $j$ 部分所占的概率：
 #
 # $$\text{lse} = \ln \sum_j e^{\text{lse}_j} \qquad w_j = e^{\text{lse}_j - \text{lse}} \qquad \text{out} = \sum_j w_j \, \text{out}_j$$
 #
@@ -740,7 +740,7 @@ predict("busy", ...)
 #
 # 取值还是前面的四个数，切成 (2, 90) 和 (89, 1) 两份：`lse = ln(e^90 + e^89) = 90.3133`，`out = 0.731 * 2 + 0.269 * 3 = 2.269`，与之前相同。
 #
-# nano 不做切分，所以下面这个 kernel 是本课自己的。新的只有两处：循环的范围，以及每一部分留下的 lse。
+# nano 不做切分，所以下面这个 kernel 是本课自己的。新的只有循环的范围，以及每一部分留下的 lse。
 
 # %% key="splits_source"
 if mode != "none":
@@ -811,8 +811,8 @@ Table(head, rows, right=head, lines=[f"这样的序列有 1、4、16、64 条时
 # %% [markdown] key="real" lang="zh" src="cbe904b6"
 # ## 本包的 kernel
 #
-# `minikv.kernels.paged_decode` 还加上了实际需要的东西：Tensor Core（T4 上不用）、窗口、fp8、供淘汰用的分数。
-# 它的一个 tile（`BLOCK_N` 个 token）不一定正好是一个块，所以查表时分三种情况：tile 在一个块之内；一个 tile 包含几个整块；两者互不整除。
+# `minikv.kernels.paged_decode` 还加上了实际需要的 Tensor Core（T4 上不用）、窗口、fp8、供淘汰用的分数。
+# 它的一个 tile（`BLOCK_N` 个 token）不一定正好是一个块，所以查表时分三种情况，即 tile 在一个块之内，一个 tile 包含几个整块，两者互不整除。
 
 # %% key="real_source"
 if mode != "none":
@@ -846,13 +846,13 @@ Table(["块大小", "与参考实现相同"], rows)
 # MLA ([lesson 03](03_the_2_86x_mistake.ipynb)) caches one latent a token, which is key and value at once, and a short key for the position (rope). Both belong to *every* head.
 # Instead of making K and V of every head, you can bring the query to the latent: the up-projection of K is *absorbed* into the query, and that of V comes after the softmax. Here are 21 tokens in shuffled blocks, with 4 heads:
 # %% [markdown] key="real_read" lang="zh" src="8ae6ef64"
-# 页越小，每个 tile 要查的项和要算的地址就越多：每页 1 个 token 时，带宽就丢在这里。
-# 不写 `ALIGNED`，带宽也会下降：隔着块表，Triton 推断不出每一行按 16 个元素对齐，只好一次读 1 个元素（2 字节）。
+# 页越小，每个 tile 要查的项和要算的地址就越多。每页 1 个 token 时，带宽就丢在这里。
+# 不写 `ALIGNED`，带宽也会下降。因为隔着块表，Triton 推断不出每一行按 16 个元素对齐，只好一次读 1 个元素（2 字节）。
 #
 # ### 所有头共用一个潜在向量（选读）
 #
 # MLA（[第 03 课](03_the_2_86x_mistake.ipynb)）每个 token 只缓存一个潜在向量（latent），它既是 key 又是 value；此外还有一小段带位置的 key（rope）。两者都属于**所有**的头。
-# 不必还原每个头的 K 和 V，可以反过来把 query 变换到潜在空间：K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。下面是打乱的块里的 21 个 token、4 个头：
+# 不必还原每个头的 K 和 V，可以反过来把 query 变换到潜在空间，K 的上投影**吸收**进 query（矩阵吸收），V 的上投影放到 softmax 之后。下面是打乱的块里的 21 个 token、4 个头：
 
 # %% key="expanded" lang="en"
 draw = torch.Generator().manual_seed(0)
@@ -948,11 +948,11 @@ Table(
 #
 # Now we ask the lesson's question on this machine: K and V contiguous, in blocks in order or shuffled, or copied out of the blocks first. All move the same K and V. GB/s are the floor's bytes, divided by the time.
 # %% [markdown] key="latent_read" lang="zh" src="d0258aaf"
-# 字节更少，每个字节要做的计算却多得多：在 H200 上（拐点约 200 FLOP/字节），这样的解码已经刚好落在计算受限的一侧。
+# 字节更少，每个字节要做的计算却多得多。在 H200 上（拐点约 200 FLOP/字节），这样的解码已经刚好落在计算受限的一侧。
 #
 # ## 在本机上测量
 #
-# 现在在这台机器上回答本课的问题：K 和 V 连续存放，或者放在按次序、打乱的块里，或者先从块里复制出来。各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
+# 现在在这台机器上回答本课的问题。K 和 V 连续存放，或者放在按次序、打乱的块里，或者先从块里复制出来。各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
 
 # %% key="measure" lang="en" tags="timing"
 from minikv.course.lessons.l10.measure import measure, steps_gb_s
@@ -977,7 +977,7 @@ show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds
 #
 # On a GPU the next cell draws bandwidth over the length of one sequence:
 # %% [markdown] key="measure_read" lang="zh" src="bc6e3004"
-# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看：比较块大小为 16 的两条，一条按次序，一条打乱。
+# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。
 # 自己做基准测试时，要把块打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存。
 #
 # 在 GPU 上，下一个单元格画出一条序列的长度与带宽的关系：
@@ -1117,7 +1117,7 @@ Table(
 #
 # Attention reads K and V in different ways, so they are stored apart ([lesson 06](06_the_linear_cache.ipynb)). Some engines make two tensors, as nano does, or one tensor `[2, blocks, ...]`; others put K and V of a block side by side, `[blocks, 2, ...]`. vLLM has used both of the latter.
 # %% [markdown] key="break_int_read" lang="zh" src="4654e874"
-# 崩溃还算幸运：如果缓存之前的那段地址另有所属，就根本不会报错。在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
+# 崩溃还算幸运。如果缓存之前的那段地址另有所属，就根本不会报错。在自己写的 kernel 里，解决办法只是一个 `.to(tl.int64)`。
 #
 # ### 想当然的步幅
 #
@@ -1177,7 +1177,7 @@ Table(["K 和 V 挨着放", "正确", "有 NaN 的行", "共"], rows)
 #
 # The package's operations take the strides from the tensors and check shapes and types first. The numbers in a table they check on a CPU; on a GPU, which would have to wait, only with `MINIKV_CHECKED=values`.
 # %% [markdown] key="break_stride_read" lang="zh" src="f19fa0f1"
-# nano 以为块的步幅是 8 × 32 = 256 个元素，而这里是 512。连 NaN 也没能暴露错误：它的 kernel 读到的是别的 token 的整块内容。
+# nano 以为块的步幅是 8 × 32 = 256 个元素，而这里是 512。连 NaN 也没能暴露错误，因为它的 kernel 读到的是别的 token 的整块内容。
 #
 # 本包的各个操作都从张量上取步幅，并先检查形状、类型和步幅。块表里的数只在 CPU 上检查，因为在 GPU 上每一步都得停下来等；设 `MINIKV_CHECKED=values` 可以打开。
 
@@ -1213,8 +1213,8 @@ for attempt in attempts:
 # - 块大小 16 时，块表的字节只有 K 和 V 的 0.006%。真正可能费时间的，是由表项计算地址。
 # - `paged_attention` 先把块复制出来，搬的字节是下限的三倍。kernel 则直接在块里读。
 # - 在线 softmax 把一个最大值和两个和从一个 tile 带到下一个。最大值变大时，两个和都要重新缩放。
-# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来：切成 64 份，132 个 SM 全都有事做，只多搬 2% 的字节。
-# - 不该算的就不该读：0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
+# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来，例如切成 64 份，132 个 SM 全都有事做，只多搬 2% 的字节。
+# - 不该算的就不该读，因为 0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
 
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
@@ -1244,7 +1244,7 @@ explain("why_split")
 # %% [markdown] key="exercises" lang="zh" src="c2dc5f2b"
 # ## 练习
 #
-# 练习 notebook 要你写出分页解码的各个部分：`store_kv` 和 `token_offsets`，写入槽位、再找回来；`attend` 是在线 softmax，`merge` 把两份结果合成一份。最后两个会成为你的引擎的部件：用 torch 写的 `paged_attention`，以及 nano 的 Triton kernel 的循环 `paged_decode_kernel`。
+# 练习 notebook 要你写出分页解码的各个部分。`store_kv` 和 `token_offsets` 写入槽位、再找回来；`attend` 是在线 softmax，`merge` 把两份结果合成一份。最后两个会成为你的引擎的部件，即用 torch 写的 `paged_attention`，以及 nano 的 Triton kernel 的循环 `paged_decode_kernel`。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

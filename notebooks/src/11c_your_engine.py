@@ -14,14 +14,14 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# Since [lesson 02](02_how_many_bytes.ipynb) you have written functions that count bytes, fill blocks, look up slots, attend over pages and choose what runs next. Each passed its `check`, but each ran alone.
+# Since [lesson 02](02_how_many_bytes.ipynb) you have written functions that count bytes, fill blocks, look up slots, attend over pages and choose what runs next. Each passed its `check`, alone.
 # **Put together, do they make an engine that produces the same tokens as `generate()`?**
 #
 # Here are all the parts, in the files of nano that they belong to. The picture is read from nano's source: an arrow says which function uses a part.
-# %% [markdown] key="question" lang="zh" src="3c0ef8b3"
+# %% [markdown] key="question" lang="zh" src="3d655997"
 # ## 问题
 #
-# 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都通过了 `check`，不过都是单独运行的。
+# 从[第 02 课](02_how_many_bytes.ipynb)开始，你写过数字节、填块、查槽位、在块上做注意力、选择下一步运行什么的函数。每一个都单独通过了 `check`。
 # **把它们组装在一起，得到的引擎与 `generate()` 输出的 token 相同吗？**
 #
 # 下面是全部部件，以及它们在 nano 的哪个文件里。图是从 nano 的源代码里读出来的：箭头表示哪个函数用到这个部件。
