@@ -179,7 +179,7 @@ def _bytes(model: Any, spec: CacheSpec, own: list[_Own]) -> ModelCheck:
 
 def _held(layer: Any) -> Iterator[Tensor]:
     """Yield every tensor that a layer of transformers' cache keeps for its sequences."""
-    kept = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
+    kept = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys", "idx_keys")]
     for name in ("conv_states", "recurrent_states"):
         kept += (getattr(layer, name, None) or {}).values()
     return (tensor for tensor in kept if tensor is not None)

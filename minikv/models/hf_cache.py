@@ -6,6 +6,8 @@ result. ``PagedCache`` returns only the new tokens, since the attention function
 Neither stores anything itself: K and V are in the batch's ``cache``, and a step makes a new object.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import Cache
@@ -50,6 +52,10 @@ class GatheredCache(Cache):
     def __init__(self, batch: Batch, row: int, start: int, end: int, lengths: tuple[int, ...]):
         super().__init__(layers=[])
         self.batch, self.row, self.start, self.end, self.lengths = batch, row, start, end, lengths
+        specs = batch.cache.spec.layers
+        self.layers: list[Any]
+        if any(layer.index_bytes for layer in specs):
+            self.layers = [_IndexLayer(self, number) for number in range(len(specs))]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
@@ -135,6 +141,16 @@ class GatheredCache(Cache):
         """The place of the first token that a query of this forward may see in this layer."""
         kept = self.batch.cache.kv_cache_groups[self._group(layer)].layer.window
         return 0 if kept is None else max(0, self.get_seq_length(layer) - kept)
+
+
+class _IndexLayer:
+    """One layer as MiniMax-M3 asks it for the keys of its indexer, [1, 1, tokens, dim]."""
+
+    def __init__(self, held: GatheredCache, number: int):
+        self._held, self._number = held, number
+
+    def update_index(self, idx_k: Tensor) -> Tensor:
+        return self._held.update_indexer(idx_k[:, 0], self._number).unsqueeze(1)
 
 
 def _store(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:

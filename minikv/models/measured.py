@@ -9,6 +9,7 @@ in layers that minikv can explain to the last attribute, or states of a fixed si
 """
 
 import inspect
+import sys
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from minikv.plan.spec.config import Config, read_config, with_dtype
 from minikv.plan.spec.layers import LayerSpec
 from minikv.plan.spec.measured import keep_measured, measured_layers
 
+_OWN_INDEXED = ("MiniMaxM3VLSparseCacheLayer",)  # classes of a model's own file, with keys for an indexer
 CHUNKS = (5, 3)  # tokens of the two forwards: the second one shows that the cache grows by its tokens
 _KINDS = {
     "DynamicLayer": "full",
@@ -55,7 +57,8 @@ def config_of(model: Any) -> Config:
 
     States and indexer keys have that dtype, so one config in two dtypes has two measurements.
     """
-    config, dtype, silent = read_config(model.config), kv_dtype_of(model), []
+    config, dtype = read_config(model.config), kv_dtype_of(model)
+    silent: list[Any] = []  # what the planner would have assumed
     stated = find_kv_dtype(model_dtype_of(read_config(model.config), silent)).name
     return config if dtype is None or (stated == dtype and not silent) else with_dtype(config, dtype)
 
@@ -156,6 +159,7 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
 
     # The exact classes: a class derived from one of them does something of its own. Older releases lack some.
     kinds = {getattr(cache_utils, name, None): kind for name, kind in _KINDS.items()}
+    kinds |= {_own_class(model, name): "full" for name in _OWN_INDEXED}
     types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or []
     found = []
     for number, layer in enumerate(cache.layers):
@@ -175,6 +179,17 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
             kind = "conv" if states else "none"
         found.append((layer, kind, states))
     return found
+
+
+def _own_class(model: Any, name: str) -> type | None:
+    """Return the class of that name in the file with the model's code."""
+    return getattr(sys.modules[type(model).__module__], name, None)
+
+
+def _index_keys(layer: Any) -> torch.Tensor | None:
+    """Return what the layer keeps for an indexer, [1, tokens, dim], under either of its names."""
+    keys = getattr(layer, "idx_keys", None)  # [1, 1, tokens, dim]
+    return getattr(layer, "indexer_keys", None) if keys is None else keys[:, 0]
 
 
 def _strange(layer: Any) -> str:
@@ -204,7 +219,7 @@ def _check_tokens(model: Any, number: int, layer: Any) -> None:
         if tensor.dim() != 4 or tensor.shape[:3] != (1, k.shape[1], count) or not tensor.is_floating_point():
             shape = f"{type(layer).__name__} {list(tensor.shape)}"
             raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
-    index = getattr(layer, "indexer_keys", None)
+    index = _index_keys(layer)
     if index is not None and (index.dim() != 3 or index.shape[:2] != (1, count)):
         shape = f"indexer_keys {list(index.shape)}"
         raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
@@ -227,10 +242,11 @@ def _spec_of(layer: Any, kind: str, states: tuple[StateShape, ...]) -> LayerSpec
     if keys is None:
         return LayerSpec(kind, state_bytes=state_bytes)
     heads, k_dim, v_dim = keys.shape[1], keys.shape[3], layer.values.shape[3]
-    window, index = getattr(layer, "sliding_window", None), getattr(layer, "indexer_keys", None)
+    window, index = getattr(layer, "sliding_window", None), _index_keys(layer)
     index_bytes = 0 if index is None else index.shape[2] * index.itemsize
-    sizes = {"window": window, "index_bytes": index_bytes, "state_bytes": state_bytes}
-    return LayerSpec(kind, heads, k_dim, v_dim, **sizes)
+    return LayerSpec(
+        kind, heads, k_dim, v_dim, index_bytes=index_bytes, window=window, state_bytes=state_bytes
+    )
 
 
 def _name(model: Any) -> str:

@@ -1,4 +1,6 @@
-"""Sparse attention with an indexer (DeepSeek-V3.2, GLM-5): its keys lie in the tokens' slots, beside K and V.
+"""Sparse attention with an indexer: its keys lie in the tokens' slots, beside K and V.
+
+DeepSeek-V3.2 and GLM-5 are listed, Hunyuan V4 and MiniMax-M3 measured; the last chooses blocks of tokens.
 
 The models have as many heads in their indexer as let no two tokens have one score: with few heads many scores are
 exactly 0, and which of them the top k takes depends on how many tokens a forward has, in transformers too. For the same
@@ -20,14 +22,18 @@ from tests.engine.llm_world import Reference, check_empty, greedy, make, run
 from tests.engine.test_llm_offload import HOST, SWAP
 from tests.models.running import World
 
-TOP_K = 8  # most prompts are longer
+TOP_K = {"index_topk": 8, "index_n_heads": 32, "num_hidden_layers": 3}  # most prompts are longer
+SIZES = {
+    "deepseek_v32": TOP_K,
+    "glm_moe_dsa": TOP_K | {"indexer_types": None},
+    "hy_v4": TOP_K,
+    "minimax_m3_vl_text": {"index_block_size": 4, "index_topk_blocks": 2, "index_local_blocks": 1},
+}
 
 
 @functools.cache
 def of(model_type: str) -> Reference:
-    model = World.bare(
-        model_type, index_topk=TOP_K, index_n_heads=32, num_hidden_layers=3, indexer_types=None
-    )
+    model = World.bare(model_type, **SIZES[model_type])
     model.config.dtype = torch.float32
     embedding = model.get_input_embeddings().weight.data
     embedding[0] = embedding[1].flip(0)
@@ -53,9 +59,13 @@ def answered(mine: Reference, **options) -> EventLog:
     return log
 
 
-@pytest.mark.parametrize("model_type", INDEXED)
+@pytest.mark.parametrize("model_type", SIZES)
 def test_it_gives_what_generate_gives_with_preemptions_chunks_forks_and_prefix_hits(model_type):
     answered(of(model_type), num_blocks=16)
+
+
+def test_every_listed_one_is_looked_at():
+    assert set(INDEXED) < set(SIZES)
 
 
 def test_its_keys_go_to_the_host_and_back():

@@ -137,3 +137,13 @@ def test_one_config_in_two_dtypes_has_two_measurements():
     narrow = measure(model.to(torch.bfloat16))
     assert 0 < narrow.constant_state_bytes < wide.constant_state_bytes
     assert measure(model.float()).constant_state_bytes == wide.constant_state_bytes
+
+
+def test_rounding_in_bf16_is_told_from_a_cache_that_computes_something_else():
+    right = World.bare("apertus", num_hidden_layers=2).to(torch.bfloat16)
+    bind_model(right, PagedKVCache(measure(right), 8, 4)).unbind()
+    wrong = World.bare("roberta", num_hidden_layers=2).to(torch.bfloat16)
+    with pytest.raises(ConfigError) as caught:
+        bind_model(wrong, PagedKVCache(measure(wrong), 8, 4))
+    assert caught.value.code == "measured_own_cache"
+    assert caught.value.values["difference"] > caught.value.values["spread"]
