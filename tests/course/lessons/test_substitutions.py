@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from minikv.course.capstone import Plan, floor, serve, tiny_task
 from minikv.course.lessons.l12.parallel_layouts import two_ways
+from minikv.course.lessons.l16.culprit import culprit
 from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, md1_wait
 from minikv.models import load
 from minikv.plan import CacheSpec, find_gpu, max_batch_size, plan_memory, rebuilt_bytes, weight_bytes
@@ -133,6 +136,51 @@ def the_time_to_first_token() -> list[str]:
     ]
 
 
+def what_an_eviction_frees() -> list[str]:
+    blocks = 8192 // 16 - 2048 // 16
+    said = [
+        f"{blocks} × 16 × 70,272 = {blocks * 16 * CacheSpec.from_config('DeepSeek-V3', layout='hf').slope():,} B"
+    ]
+    for model in ("Llama-3.1-8B", "DeepSeek-V3"):
+        work = decode_work(model, 32, 8192)
+        half = work.weight_bytes / (work.cache_bytes / 8192)
+        said += [f"{work.weight_bytes:,}", f"{half:,.0f}"]
+    return said
+
+
+def one_score_from_two_heads() -> list[str]:
+    latent = rope = torch.eye(2)  # of two tokens
+    logits = 0.5 * (torch.tensor([[2.0, 0], [2, 0]]) @ latent.T + torch.tensor([[0.0, 1], [2, 0]]) @ rope.T)
+    assert logits.tolist() == [[1, 0.5], [2, 0]]
+    return [
+        f"{value:.3f}" for row in (*logits.softmax(-1), logits.softmax(-1).sum(0)) for value in row.tolist()
+    ]
+
+
+def the_shares_of_the_used_memory() -> list[str]:
+    end = culprit("naive")
+    total, free, reserved, allocated, pinned = (
+        f"{value / GIB:.2f}" for value in (end.capacity, end.free, end.reserved, end.allocated, end.stuck)
+    )
+    used = f"{(end.capacity - end.free) / GIB:.2f}"
+    return [f"{total} - {free} = {used}", f"{allocated} + {pinned} + ({reserved} - {allocated} - {pinned})"]
+
+
+def the_floor_of_a_load() -> list[str]:
+    task = tiny_task()
+    bound, clock = floor(task), task.step_time(None)
+    rate, bandwidth = 0.6 * clock.roof.tflops * 1e12, 0.8 * clock.roof.bandwidth_gb_s * 1e9
+    weights = clock.cost.weight_bytes(1)
+    read = round(bound.bandwidth * bandwidth) - bound.steps * weights
+    naive = serve(task, Plan())
+    return [
+        f"{round(bound.compute * rate):,} / {rate / 1e9:.2f}e9 = {bound.compute:.4f}",
+        f"({bound.steps} × {weights:,} + {read:,}) / {bandwidth / 1e6:.1f}e6 = {bound.bandwidth:.4f}",
+        f"{bound.since:.2f} + {bound.compute:.4f} + {bound.steps} × 0.002 = {bound.seconds:.4f}",
+        f"100 × {bound.seconds:.4f} / {naive.seconds:.4f} = {100 * bound.seconds / naive.seconds:.1f}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("lesson", "numbers"),
     [
@@ -145,7 +193,11 @@ def the_time_to_first_token() -> list[str]:
         ("05_owned_and_borrowed", what_a_view_keeps),
         ("06_the_linear_cache", the_room_of_a_linear_cache),
         ("12_beyond_one_gpu", what_a_rank_keeps),
+        ("15_eviction_on_mla", what_an_eviction_frees),
+        ("15_eviction_on_mla", one_score_from_two_heads),
+        ("16_where_did_6gb_go", the_shares_of_the_used_memory),
         ("17_a_fleet_on_paper", the_time_to_first_token),
+        ("18_capstone", the_floor_of_a_load),
     ],
 )
 def test_numbers_under_a_formula(lesson, numbers):
