@@ -14,17 +14,15 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# "How much GPU memory will the KV cache use for my model?"
-# In November 2025 somebody offers a script that answers this question of many users ([vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)).
-# It computes from `num_hidden_layers` and `hidden_size`, "using the standard KV sizing formula".
-# That formula is older than GQA: for the model below its answer is too large, and the first cell prints how many times.
+# **Which formula do you need, what do its symbols stand for, and which call computes it?**
 #
-# A formula is remembered more easily than what its symbols stand for. So here is every formula of the course: its symbols with their units, the call that computes it, its value, and the lesson that derives it.
-# **One config throughout**: Llama-3.1-8B in bf16 on one H100, blocks of 16 tokens, 32 sequences of 8,192 tokens each. Where something else is needed, the code names it.
-# A number in a table is the number of its printed line below.
-# Put your own model, card and load into the first code cell, and run all.
+# Take a common question: how much GPU memory will the KV cache of your model use? Many scripts compute it from `num_hidden_layers` and `hidden_size` alone. That formula is older than GQA, so for the model below its answer is too large. The first cell prints how many times.
 #
-# The lessons reuse letters. On this page these have one meaning each:
+# You remember a formula more easily than the meaning of its symbols. So this page has every formula of the course: its symbols with their units, the call that computes it, its value, and the lesson that derives it.
+#
+# **All values are for one config**: Llama-3.1-8B in bf16 on one H100, blocks of 16 tokens, 32 sequences of 8,192 tokens each. Where a formula needs something else, the code names it. The number of a row in a table is also the number of its printed line below. To use the page for yourself, put your own model, card and load into the first code cell and run all cells.
+#
+# The lessons use some letters twice. On this page each of these has one meaning:
 #
 # | symbol | meaning | unit |
 # |---|---|---|
@@ -39,22 +37,19 @@
 # | $W$ | weights that a step reads | bytes |
 # | $\beta$, $\pi$ | bandwidth and FLOP rate | bytes/s, FLOP/s |
 #
-# What else a formula needs is explained in its row, and holds there alone.
-# The words are in the [glossary](F_glossary.ipynb).
-# %% [markdown] key="question" lang="zh" src="172ff23f"
+# Any other letter is explained in the row of its formula and holds only there. For the words there is the [glossary](F_glossary.ipynb).
+# %% [markdown] key="question" lang="zh" src="77f79636"
 # ## 问题
 #
-# “How much GPU memory will the KV cache use for my model?”（我的模型，KV 缓存要占多少显存？）
-# 2025 年 11 月，有人看到很多用户问这个问题，写了一个脚本来回答（[vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)）。
-# 脚本只看 `num_hidden_layers` 和 `hidden_size`，用的是“标准的 KV 公式”。
-# 那个公式比 GQA 还老：用在下面这个模型上，结果偏大，大几倍由第一个单元格打印。
+# **该用哪个公式，符号各指什么，用哪个调用来算？**
 #
-# 公式好记，符号指什么却容易忘。这里是全课程的公式：符号和单位、算它的调用、算出的值，以及推导它的那一课。
-# **从头到尾用同一个配置**：一块 H100 上的 Llama-3.1-8B，bf16，块大小 16，32 条序列，每条 8,192 个 token。需要别的配置时，代码里写明。
-# 表里的序号，就是下面打印出来的那一行的序号。
-# 把第一个代码单元格换成你自己的模型、显卡和负载，全部重跑一遍即可。
+# 例如一个常见的问题：我的模型，KV 缓存要占多少显存？很多脚本只用 `num_hidden_layers` 和 `hidden_size` 来算，可那个公式比 GQA 还老，用在下面这个模型上结果偏大，大几倍由第一个单元格打印。
 #
-# 各课的字母有重复。在这一页，下面这些字母各只有一个意思：
+# 公式好记，符号指什么却容易忘。所以这一页收齐了全课程的公式：符号和单位、算它的调用、算出的值，以及推导它的那一课。
+#
+# **从头到尾用同一个配置**：一块 H100 上的 Llama-3.1-8B，bf16，块大小 16，32 条序列，每条 8,192 个 token。需要别的配置时，代码里会写明。表里的序号，就是下面打印出来的那一行的序号。想换成自己的数，只要在第一个代码单元格里填上你的模型、显卡和负载，再全部重跑一遍。
+#
+# 各课的字母有重复。在这一页上，下面这些字母各只有一个意思：
 #
 # | 符号 | 含义 | 单位 |
 # |---|---|---|
@@ -69,8 +64,7 @@
 # | $W$ | 一步要读的权重 | 字节 |
 # | $\beta$、$\pi$ | 带宽、算力 | 字节/秒、FLOP/秒 |
 #
-# 公式里的其他字母在各自那一行说明，也只在那一行有效。
-# 词义见[术语表](F_glossary.ipynb)。
+# 其他字母在公式所在的那一行说明，也只在那一行有效。词义见[术语表](F_glossary.ipynb)。
 
 # %% key="config"
 from minikv.plan import CacheSpec, find_gpu, find_model, plan_memory
@@ -348,25 +342,25 @@ print(t("f39", share=(1 - 0.001) ** 1_000))
 #
 # | | what | formula | lesson |
 # |---|---|---|---|
-# | 40 | who may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
+# | 40 | which sequences may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
 # | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$ | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
 # | 42 | a step on a real card, in s: line 26 with the shares $e_\pi$, $e_\beta$ that are reached, $A$ bytes over a link of $\ell$ bytes/s, $o$ s of overhead | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 43 | mean wait in s if arrivals are random, at utilisation $\rho = \lambda S$: $\lambda$ requests a second, $S$ seconds each | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | requests in the system; $V$: seconds that each spends there | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 45 | floor of a load, all in s: last arrivals at $t$, then arithmetic $C$ or reading $B$, whichever is longer, and the overhead $O$ of the steps | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
 # | 46 | score of a run of $X$ seconds, $Y$ of line 45; 0 below the bar or over the budget | $100 \, Y / X$ | [18](18_capstone.ipynb) |
-# %% [markdown] key="fleet" lang="zh" src="59f67e3b"
+# %% [markdown] key="fleet" lang="zh" src="21405f20"
 # ## 一份负载
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
-# | 40 | 谁能运行：所有运行中序列的块 | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
+# | 40 | 哪些序列能运行：它们的块加起来不超过块池 | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
 # | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$ | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
 # | 42 | 真实的卡上一步要多少秒：即第 26 行，算力和带宽各只达到 $e_\pi$、$e_\beta$；另有 $A$ 字节走 $\ell$ 字节/秒的链路，固定开销 $o$ 秒 | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 43 | 到达随机时的平均排队时间，秒；利用率 $\rho = \lambda S$：每秒 $\lambda$ 个请求，每个 $S$ 秒 | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | 系统里有多少请求；$V$ 是每个停留的秒数 | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 45 | 一份负载的下限，都以秒计：最后一批在 $t$ 到达，之后是计算 $C$ 与读取 $B$ 中较长的一个，再加各步的固定开销 $O$ | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
-# | 46 | 得分：用了 $X$ 秒，$Y$ 即第 45 行；低于质量线或超出预算则为 0 | $100 \, Y / X$ | [18](18_capstone.ipynb) |
+# | 46 | 得分：用了 $X$ 秒，$Y$ 即第 45 行；低于质量门槛或超出预算则为 0 | $100 \, Y / X$ | [18](18_capstone.ipynb) |
 
 # %% key="fleet_code"
 from minikv.course.capstone import floor, tiny_task
@@ -390,10 +384,14 @@ print(t("f46", score=100 * bound.seconds / 0.5))
 #
 # | symptom | the command that decides |
 # |---|---|
-# | my number is a power of two away from the page's | `print(spec.explain())`: heads, dtype and layers that were used |
+# | your number is a power of two away from the page's | `print(spec.explain())`: the heads, the dtype and the layers that were used |
 # | the pool comes out negative | `plan_memory(model, gpu=card).parts()`: which term is too large |
-# | I do not know what a word means | the [glossary](F_glossary.ipynb), with the call that computes it |
-# %% [markdown] key="stuck" lang="zh" src="1c285dec"
+# | you don't know what a word means | the [glossary](F_glossary.ipynb), with the call that computes it |
+#
+# ## In the wild
+#
+# - [vLLM #29736](https://github.com/vllm-project/vllm/pull/29736): in November 2025 a contributor offered a script for the question above, "using the standard KV sizing formula". It takes `hidden_size` and leaves out GQA, as the first cell shows.
+# %% [markdown] key="stuck" lang="zh" src="60da18ce"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
@@ -401,3 +399,7 @@ print(t("f46", score=100 * bound.seconds / 0.5))
 # | 我的数和这一页差 2 的幂次倍 | `print(spec.explain("zh"))`：用了多少个头、什么数据类型、多少层 |
 # | 块池算出来是负数 | `plan_memory(model, gpu=card).parts()`：哪一项太大 |
 # | 不知道某个词的意思 | [术语表](F_glossary.ipynb)，附有算它的调用 |
+#
+# ## 实战现场
+#
+# - [vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)：2025 年 11 月，一位贡献者为上面的问题写了一个脚本，用的是“标准的 KV 公式”。它用的是 `hidden_size`，没有考虑 GQA，差多少见第一个单元格。

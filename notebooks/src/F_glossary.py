@@ -245,10 +245,10 @@
 # | **chunked prefill** | 分块预填充 | A long prompt is computed in pieces, over several steps, beside the decodes of others. | tokens | `minikv.engine.Scheduler.schedule` |
 # | **continuous batching** | 连续批处理 | The batch is made anew at every step: who has ended leaves, and who waits may join. | sequences | `minikv.engine.Scheduler.schedule` |
 # | **detokenize** | 还原为文本 | To turn token numbers back into text, piece by piece while they arrive. |  |  |
-# | **seat** | 席位 | One of the places for sequences that run at the same time: at most `max_num_seqs`. | sequences | `minikv.engine.Scheduler` |
+# | **seat / `max_num_seqs`** | 并发上限（`max_num_seqs`） | A batch has `max_num_seqs` seats: so many sequences may run at the same time. | sequences | `minikv.engine.Scheduler` |
 # | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.ext.overlap.schedule_next` |
 # | **TTFT / TPOT** | 首 token 延迟（TTFT）/ 每 token 延迟（TPOT） | Time from a request to its first token; time from one of its tokens to the next, on average. | s | `minikv.engine.summary` |
-# %% [markdown] key="words-11a" lang="zh" src="774dffed"
+# %% [markdown] key="words-11a" lang="zh" src="15015a8f"
 # ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -256,7 +256,7 @@
 # | **分块预填充** | chunked prefill | 长提示词分几段，在几步里算完，同一步里别的序列照常解码。 | token | `minikv.engine.Scheduler.schedule` |
 # | **连续批处理** | continuous batching | 每一步都重新组 batch：结束的离开，等待的加入。 | 条 | `minikv.engine.Scheduler.schedule` |
 # | **还原为文本** | detokenize | 把 token 编号变回文字，边生成边还原。别处也写作：反分词。 |  |  |
-# | **席位** | seat | 同时运行的序列各占一个，最多 `max_num_seqs` 个。 | 条 | `minikv.engine.Scheduler` |
+# | **并发上限（`max_num_seqs`）** | seat / `max_num_seqs` | 最多同时运行多少条序列。 | 条 | `minikv.engine.Scheduler` |
 # | **提前的一步（尚未读到上一步的 token 就已调度）** | step ahead (scheduled before the tokens of the one before it are read) | GPU 还在算这一步，引擎已经排好下一步。 |  | `minikv.engine.ext.overlap.schedule_next` |
 # | **首 token 延迟（TTFT）/ 每 token 延迟（TPOT）** | TTFT / TPOT | 从请求到第一个 token 的时间；之后平均每个 token 的时间。别处也写作：首字延迟。 | 秒 | `minikv.engine.summary` |
 
@@ -365,6 +365,19 @@
 # | **困惑度 / 大海捞针测试** | perplexity / needle test | 困惑度衡量模型对一段文本有多意外；大海捞针测试看它能否找出长文中藏着的一个事实。 |  | `minikv.engine.recall.measure_recall` |
 # | **近期窗口 / 滑动窗口** | recent window / sliding window | 最后的若干个 token。近期窗口是淘汰时主动留下的；滑动窗口层则是训练出来就只看这些。别处也写作：滑窗。 | token | `minikv.plan.CacheSpec.window` |
 
+# %% [markdown] key="words-15" lang="en"
+# ## [15 · What changes with a latent?](15_eviction_on_mla.ipynb)
+#
+# | word | Chinese | what it means | unit | the call |
+# |---|---|---|---|---|
+# | **DeepSeek Sparse Attention (DSA)** | DeepSeek 稀疏注意力（DSA） | Attention in which a small indexer chooses, for each query, the rows of latents that are read; all rows stay in the cache. |  |  |
+# %% [markdown] key="words-15" lang="zh" src="fe81c9c7"
+# ## [15 · 换成潜在向量，有什么不同？](15_eviction_on_mla.ipynb)
+#
+# | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
+# |---|---|---|---|---|
+# | **DeepSeek 稀疏注意力（DSA）** | DeepSeek Sparse Attention (DSA) | 一种注意力：每个 query 只读 indexer 选出的那些行潜在向量，但所有的行都留在缓存里。 |  |  |
+
 # %% [markdown] key="words-16" lang="en"
 # ## [16 · Where did 6 GB go?](16_where_did_6gb_go.ipynb)
 #
@@ -407,11 +420,11 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **floor / score** | 下限 / 得分 | The least time that any plan needs; the score is 100 times floor divided by time. | s | `minikv.course.capstone.floor` |
-# | **quality bar** | 质量线 | The share of right answer tokens that a plan must reach; below it, its score is 0. | 0 to 1 | `minikv.course.capstone.Task` |
-# %% [markdown] key="words-18" lang="zh" src="8a6bae7a"
+# | **quality bar** | 质量门槛 | The share of right answer tokens that a plan must reach; below it, its score is 0. | 0 to 1 | `minikv.course.capstone.Task` |
+# %% [markdown] key="words-18" lang="zh" src="e2070714"
 # ## [18 · 给定预算，你能承载这份负载吗？](18_capstone.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **下限 / 得分** | floor / score | 任何方案都少不了的时间；得分是下限除以实际用时再乘 100。 | 秒 | `minikv.course.capstone.floor` |
-# | **质量线** | quality bar | 一个方案的答案 token 至少要对多少；低于它，得分就是 0。 | 0 到 1 | `minikv.course.capstone.Task` |
+# | **质量门槛** | quality bar | 一个方案的答案 token 至少要对多少；低于它，得分就是 0。 | 0 到 1 | `minikv.course.capstone.Task` |
