@@ -55,17 +55,17 @@ check("15.1", freed)
 # - `blocks.table`: the sequence's blocks, in the order of its tokens
 # - `blocks.positions`: where in the text each of its tokens stands, in the same order
 # - `blocks.holders`: for each block of the cache, how many sequences hold it
-# - `blocks.empty`: a list of the blocks that nobody holds; take one from it, or append one
+# - `blocks.empty`: a list of the blocks that no sequence holds; take one from it, or append one
 #
 # `kept` names the tokens that stay, by their places 0, 1, 2, ... in the sequence, ascending. Afterwards:
 #
 # - the sequence's place $i$ holds the token that was at `kept[i]`, and its position;
 # - the table is as long as they need, and no longer;
-# - other sequences find everything as it was: a block that somebody else holds as well is left to them, and an empty one is taken instead;
-# - blocks that nobody holds any more are among the empty ones, and `holders` is right.
+# - other sequences find everything as it was: you leave them a block that they hold as well, and take an empty one instead;
+# - blocks that no sequence holds any more are among the empty ones, and `holders` is right.
 #
 # Change `blocks`; return nothing. There are enough empty blocks.
-# %% [markdown] key="compact_task" lang="zh" src="582d3e4d"
+# %% [markdown] key="compact_task" lang="zh" src="3313247d"
 # ## 15.2 往前搬
 #
 # `blocks` 是一层的缓存，上面有一条序列：
@@ -75,14 +75,14 @@ check("15.1", freed)
 # - `blocks.table`：这条序列的块，按 token 的次序
 # - `blocks.positions`：它的每个 token 在文本里的位置，次序相同
 # - `blocks.holders`：缓存的每个块有多少条序列持有
-# - `blocks.empty`：没有谁持有的块；可以从里面取，也可以往里面放
+# - `blocks.empty`：没有序列持有的块；可以从里面取，也可以往里面放
 #
 # `kept` 是要留的 token，用它们在这条序列里的序号 0、1、2……表示，升序。完成以后：
 #
 # - 这条序列的第 $i$ 个，是原来的第 `kept[i]` 个 token，位置也跟着来；
 # - 块表够用就好，不能更长；
-# - 别的序列看到的一切照旧：别人也持有的块留给别人，自己另取一个空块；
-# - 没有谁再持有的块，都在空块里，`holders` 也要对。
+# - 别的序列看到的一切照旧：它们也持有的块留给它们，自己另取一个空块；
+# - 不再有序列持有的块，都在空块里，`holders` 也要对。
 #
 # 直接修改 `blocks`，不用返回。空块是够的。
 
@@ -114,23 +114,23 @@ check("15.2", compact)
 
 # %% [markdown] key="compact_why" lang="en"
 # ### BEGIN SOLUTION
-# In the package `BlockManager.compact` keeps the books, for all layers at once, and `PagedKVCache.move` moves the rows of each layer. It moves fewer of them: survivors that lie in front stay where they are.
+# In the package, `BlockManager.compact` updates tables and counts for all layers at once, and `PagedKVCache.move` moves the rows of each layer. It moves fewer of them: survivors that lie in front stay where they are.
 # ### END SOLUTION
-# %% [markdown] key="compact_why" lang="zh" src="675098db"
+# %% [markdown] key="compact_why" lang="zh" src="b5e2cf86"
 # ### BEGIN SOLUTION
-# 在本包里，记账的是 `BlockManager.compact`，所有层一次记完；搬数据的是 `PagedKVCache.move`，一层一层地搬。它搬得更少：已经在前面的，就留在原处。
+# 在本包里，块表和计数由 `BlockManager.compact` 为所有层一次更新；搬数据的是 `PagedKVCache.move`，一层一层地搬。它搬得更少：已经在前面的，就留在原处。
 # ### END SOLUTION
 
 # %% [markdown] key="protect_task" lang="en"
-# ## 15.3 Whom nobody may touch
+# ## 15.3 Tokens that must stay
 #
-# A cache holds a batch, and has evicted for a while: new tokens took the slots of those that went. `positions[row][slot]` is where in its text the token in that slot stands, counted from 0 without padding; −1 is a slot of padding (prompts were padded on the left).
+# A cache holds a batch and has evicted for a while, so new tokens are in the slots of evicted ones. `positions[row][slot]` is where in its text the token in that slot stands, counted from 0 without padding; −1 is a slot of padding (prompts were padded on the left).
 #
 # Return, in the same shape, which slots are protected: the first `n_sink` tokens of each row's text, and its last `n_recent`. They are all still there.
-# %% [markdown] key="protect_task" lang="zh" src="1a19a291"
-# ## 15.3 谁也动不得
+# %% [markdown] key="protect_task" lang="zh" src="d3bf0f00"
+# ## 15.3 不能淘汰的 token
 #
-# 一份缓存里有一批序列，已经淘汰了一阵子：新 token 占了走掉的那些的槽位。`positions[row][slot]` 是那个槽位里的 token 在自己文本里的位置，从 0 数起，不算填充；−1 是填充的槽位（提示词在左边填充）。
+# 一份缓存里有一批序列，已经淘汰了一阵子，新 token 占了被淘汰的 token 的槽位。`positions[row][slot]` 是那个槽位里的 token 在自己文本里的位置，从 0 数起，不算填充；−1 是填充的槽位（提示词在左边填充）。
 #
 # 返回形状相同的表，说明哪些槽位受保护：每一行文本最前面的 `n_sink` 个 token，和最后面的 `n_recent` 个。它们都还在。
 
@@ -150,19 +150,19 @@ check("15.3", protected)
 # %% [markdown] key="places_task" lang="en"
 # ## 15.4 Position, slot, length
 #
-# A step computes the next tokens of several sequences. Sequence `i` has had `text[i]` tokens so far, those included that are gone, and gets `new[i]` more.
-# A model may have several KV cache groups, and each group has forgotten its own number: `evicted[group][i]` tokens of sequence `i`. `tables[group][i]` is its block table there, with blocks of `block_size`; tokens that are left fill it from the front, and new ones come behind them.
+# A step computes the next tokens of several sequences. Sequence `i` has had `text[i]` tokens so far, evicted ones included, and gets `new[i]` more.
+# A model may have several KV cache groups, and each group has evicted its own number: `evicted[group][i]` tokens of sequence `i`. `tables[group][i]` is its block table there, with blocks of `block_size`; tokens that are left fill it from the front, and new ones come behind them.
 #
 # Return a dict:
 #
 # - `"positions"`: for RoPE, one for each new token of all sequences, one sequence behind the other;
 # - `"slots"`: for each group such a list: where K and V (or the latent) of each new token go;
 # - `"lengths"`: for each group a list of one number a sequence: how many tokens the kernel reads, the new ones included.
-# %% [markdown] key="places_task" lang="zh" src="c62d6a82"
+# %% [markdown] key="places_task" lang="zh" src="1b4e2ad3"
 # ## 15.4 位置、槽位、长度
 #
-# 一步计算几条序列接下来的 token。序列 `i` 到目前为止有过 `text[i]` 个 token，走了的也算，这一步再来 `new[i]` 个。
-# 一个模型可以有几个 KV 缓存组，每组忘掉的个数不同：序列 `i` 在第 `group` 组忘掉了 `evicted[group][i]` 个。`tables[group][i]` 是它在那一组的块表，块大小为 `block_size`；剩下的 token 从头排起，新的接在后面。
+# 一步计算几条序列接下来的 token。序列 `i` 到目前为止有过 `text[i]` 个 token，淘汰了的也算，这一步再来 `new[i]` 个。
+# 一个模型可以有几个 KV 缓存组，每组淘汰的个数不同：序列 `i` 在第 `group` 组淘汰了 `evicted[group][i]` 个。`tables[group][i]` 是它在那一组的块表，块大小为 `block_size`；剩下的 token 从头排起，新的接在后面。
 #
 # 返回一个字典：
 #

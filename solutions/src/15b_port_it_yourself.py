@@ -4,7 +4,7 @@
 # zh = "这里用不到 GPU。"
 
 # %% [markdown] key="latent_task" lang="en"
-# ## 15b.1 What all heads look at
+# ## 15b.1 One score from all heads
 #
 # The new tokens of one sequence have queries for each of $H$ heads. Keys are not made: the latent part of each query has been multiplied by $W_h^K$ already.
 #
@@ -14,8 +14,8 @@
 # - `state` [S − T]: the attention that the tokens before these have got so far, from all heads
 #
 # Return the scores afterwards, [S]: what each token has got in all.
-# %% [markdown] key="latent_task" lang="zh" src="f5e79647"
-# ## 15b.1 所有的头都在看什么
+# %% [markdown] key="latent_task" lang="zh" src="b4d14844"
+# ## 15b.1 所有的头合成一个得分
 #
 # 一条序列的新 token，在 $H$ 个头里各有 query。key 不展开：每个 query 的潜在部分已经乘过 $W_h^K$。
 #

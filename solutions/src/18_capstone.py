@@ -9,20 +9,20 @@
 # A plan has `kv_bytes` for everything that belongs to the cache. Return two numbers: how many blocks fit, and how many sequences may run at once so that each can get as long as the longest, `longest` tokens in the cache.
 #
 # - `token` says what is stored of a token: `layers`, and in each `kv_heads` heads with a row of `head_dim` elements for K and one for V. An element takes `itemsize` bytes, and each row has a scale of `scale` bytes (0 where the dtype needs none).
-# - `keeps` is None, or says that the plan evicts. Then a sequence never holds more than `places` tokens. And each of the plan's `seats` has a record from the beginning, whether somebody sits there or not: for every place, in every head of every layer, a position of 8 bytes and `fields` numbers of 4 bytes, what the policy has summed up. The records lie in `kv_bytes` too.
+# - `keeps` is None, or says that the plan evicts. Then a sequence never holds more than `places` tokens. And each of the `seats` sequences that may run at once has a record from the beginning, used or not: for every place, in every head of every layer, a position of 8 bytes and `fields` numbers of 4 bytes, what the policy has summed up. The records lie in `kv_bytes` too.
 # - A sequence takes whole blocks of `block_size` tokens, and there are never more sequences than `seats`.
 #
-# On paper first: tiny-gqa, 1,400,000 bytes, blocks of 16 tokens in int8, 12 seats, 96 places, one field. How many blocks go for the records?
-# %% [markdown] key="room_task" lang="zh" src="62ca568c"
+# On paper first: tiny-gqa, 1,400,000 bytes, blocks of 16 tokens in int8, at most 12 sequences at once, 96 places, one field. How many blocks go for the records?
+# %% [markdown] key="room_task" lang="zh" src="439e826c"
 # ## 18.1 这些字节放得下什么
 #
 # 一个方案有 `kv_bytes` 字节，凡是属于缓存的都在里面。返回两个数：放得下多少块；同时运行多少条序列，才能让每条都长到 `longest` 个 token（都存在缓存里）。
 #
 # - `token` 说明一个 token 存些什么：`layers` 层，每层 `kv_heads` 个头，每个头 K 和 V 各一行 `head_dim` 个元素。一个元素 `itemsize` 字节，每一行带一个 `scale` 字节的缩放因子（dtype 不需要时为 0）。
-# - `keeps` 是 None，或者说明这个方案会淘汰。会淘汰的话，一条序列占的决不超过 `places` 个 token。同时，方案的每个席位（`seats`）从一开始就有一份记录，有没有人坐都一样：每一层、每个头、每个位置，一个 8 字节的 token 位置，再加 `fields` 个 4 字节的数，就是策略累计的得分。记录也放在 `kv_bytes` 里面。
+# - `keeps` 是 None，或者说明这个方案会淘汰。会淘汰的话，一条序列占的决不超过 `places` 个 token。同时，并发上限 `seats` 是几，从一开始就有几份记录，用没用到都一样：每一层、每个头、每个位置，一个 8 字节的 token 位置，再加 `fields` 个 4 字节的数，就是策略累计的得分。记录也放在 `kv_bytes` 里面。
 # - 序列占的是整块，每块 `block_size` 个 token；序列数决不超过 `seats`。
 #
-# 先在纸上算：tiny-gqa，1,400,000 字节，int8，每块 16 个 token，12 个席位，96 个位置，一个字段。记录用掉了多少个块？
+# 先在纸上算：tiny-gqa，1,400,000 字节，int8，每块 16 个 token，并发上限 12，96 个位置，一个字段。记录用掉了多少个块？
 
 # %% key="room_stub"
 def room(
@@ -53,33 +53,33 @@ except NotImplementedError:
 
 # %% [markdown] key="room_why" lang="en"
 # ### BEGIN SOLUTION
-# A seat is not free where a plan evicts: the defaults (64 seats) would put 64 records into the budget for the dozen that ever sit there. In the package this is `Plan.num_blocks_for`, which asks the same function as the engine.
+# With eviction a high limit of sequences isn't free: the default of 64 puts 64 records into the budget, though only about a dozen sequences ever run at once. In the package this is `Plan.num_blocks_for`, which asks the same function as the engine.
 # ### END SOLUTION
-# %% [markdown] key="room_why" lang="zh" src="633d8e18"
+# %% [markdown] key="room_why" lang="zh" src="8308a657"
 # ### BEGIN SOLUTION
-# 方案会淘汰时，席位不是白给的：按默认的 64 个席位，预算里就要放 64 份记录，而真正有人坐的只有十来个。在本包里，这就是 `Plan.num_blocks_for`，它问的函数与引擎用的是同一个。
+# 方案会淘汰时，并发上限定高了是有代价的：默认的 64 要在预算里放 64 份记录，而真正同时运行的只有十来条序列。在本包里，这就是 `Plan.num_blocks_for`，它问的函数与引擎用的是同一个。
 # ### END SOLUTION
 
 # %% [markdown] key="enter_task" lang="en"
-# ## 18.2 Who may come in
+# ## 18.2 Admission control
 #
-# Nobody who has been let in should ever lose blocks again. So everybody is counted as long as they may get.
+# A sequence that has been admitted should never lose its blocks again. So every sequence is counted at the longest that it may get.
 #
 # `running` and `waiting` are sequences, in order; of each you know `stored`, the most tokens that it will ever have in the cache, and `blocks`, the numbers of the blocks that it has already. (Of one that waits: those that the prefix cache has found for it.) Two sequences may have the same block; then it is there once.
-# The pool has `num_blocks` blocks of `block_size` tokens, and there are `seats` seats, those of `running` included.
+# The pool has `num_blocks` blocks of `block_size` tokens, and at most `seats` sequences run at once, those of `running` included.
 #
-# Return how many of `waiting` come in, from the first on. Nobody passes somebody else: whoever does not fit stops all that wait behind.
+# Return how many of `waiting` come in, from the first on. No request overtakes another: if one doesn't fit, all behind it wait.
 #
 # On paper first: blocks of 16 tokens; A runs with blocks 0, 1, 2 and will store 60 tokens. B waits, has found blocks 0 and 1, and will store 50. How many blocks must the pool have for both?
-# %% [markdown] key="enter_task" lang="zh" src="111aaf9c"
-# ## 18.2 谁可以进来
+# %% [markdown] key="enter_task" lang="zh" src="cc9c164c"
+# ## 18.2 准入控制
 #
-# 放进来的，以后谁都不该再失去自己的块。所以每条序列都按它可能达到的最长来算。
+# 放行的序列以后都不该再失去自己的块，所以每条序列都按它可能达到的最长来算。
 #
 # `running` 和 `waiting` 是按次序排列的序列；每条都知道 `stored`，即它在缓存里最多会有多少个 token，还有 `blocks`，即它已经有的块的编号。（还在等的，是前缀缓存替它找到的块。）两条序列可能有同一个块，那它就只有一个。
-# 块池有 `num_blocks` 个块，每块 `block_size` 个 token；席位共 `seats` 个，`running` 占的也算在内。
+# 块池有 `num_blocks` 个块，每块 `block_size` 个 token；并发上限是 `seats`，`running` 里的也算在内。
 #
-# 返回 `waiting` 里从第一个起，有几个可以进来。谁也不能越过别人：有一个放不下，后面的全都得等。
+# 返回 `waiting` 里从第一个起，有几个可以进来。任何请求都不能排到前面的请求之前：有一个放不下，后面的全都得等。
 #
 # 先在纸上算：每块 16 个 token；A 在运行，有块 0、1、2，最终要存 60 个 token。B 在等，找到了块 0 和 1，最终要存 50 个。两条都放下，块池要有多少块？
 
@@ -109,9 +109,9 @@ def enter(
 check("18.2", enter)
 
 # %% [markdown] key="doors_text" lang="en"
-# The cell below puts your rule at the door of the real scheduler (`choose_victim` and the rest stay as they are), beside the engine's own and one that lets in whoever fits now. 40 requests about four documents, 60 blocks. What do you expect: fewer tokens, fewer steps, or both?
-# %% [markdown] key="doors_text" lang="zh" src="afbe2773"
-# 下面的单元格把你的规则放到真正的调度器门口（`choose_victim` 等其余规则不变），与引擎自己的规则，以及“现在放得下就进”的规则，放在一起比。四份文档，40 个请求，60 个块。你预计哪样会变少：token、步数，还是两样都少？
+# The cell below puts your rule into the real scheduler (`choose_victim` and the rest stay as they are) and compares it with the engine's own rule and with one that admits every request that fits now. 40 requests about four documents, 60 blocks. What do you expect: fewer tokens, fewer steps, or both?
+# %% [markdown] key="doors_text" lang="zh" src="7afdf026"
+# 下面的单元格把你的规则放进真正的调度器（`choose_victim` 等其余规则不变），与引擎自己的规则，以及“现在放得下就放行”的规则相比。四份文档，40 个请求，60 个块。你预计哪样会变少：token、步数，还是两样都少？
 
 # %% key="doors"
 from minikv.course.lessons.l18.admission_rules import compare_doors
@@ -128,17 +128,17 @@ for name, ran in compare_doors(enter).items():
 # ### BEGIN SOLUTION
 # On paper: 6 blocks. 0, 1 and 2 are there, A gets one more, B two.
 #
-# Nothing is computed twice, and the run still takes more steps: room that is kept for the end of everybody stands empty until then. Which is better depends on what is dear. Where tokens are (long prompts, arithmetic), never preempting may win; where steps are (short prompts, many decodes), it does not.
+# Nothing is computed twice, and the run still takes more steps: the room that is kept for the end of each sequence is empty until then. Which rule is better depends on what is expensive. If tokens are (long prompts, arithmetic), never preempting may win; if steps are (short prompts, many decodes), it doesn't.
 #
-# The makers of TensorRT-LLM have both doors, `GUARANTEED_NO_EVICT` and `MAX_UTILIZATION`. In February 2024 one of them advises somebody to try the second, so that more of the cache is used ([#1012](https://github.com/NVIDIA/TensorRT-LLM/issues/1012)). A later issue measures 40.6 % less throughput with it than with the first, where the cache is too small for the load ([#16827](https://github.com/NVIDIA/TensorRT-LLM/issues/16827)). Both can be right: the load decides. minikv's own door stands between the two: it asks for room for what a sequence has now, and for one more token of everybody who runs.
+# TensorRT-LLM has both rules, `GUARANTEED_NO_EVICT` and `MAX_UTILIZATION`. In February 2024 a developer advised a user to try the second, so that more of the cache is used ([#1012](https://github.com/NVIDIA/TensorRT-LLM/issues/1012)). A later issue measured 40.6 % less throughput with it than with the first, where the cache is too small for the load ([#16827](https://github.com/NVIDIA/TensorRT-LLM/issues/16827)). Both can be right: the load decides. minikv's own rule is between the two: it asks for room for what a sequence has now, and for one more token of each running sequence.
 # ### END SOLUTION
-# %% [markdown] key="enter_why" lang="zh" src="5c185942"
+# %% [markdown] key="enter_why" lang="zh" src="ef0acd2b"
 # ### BEGIN SOLUTION
 # 纸上的答案：6 个块。0、1、2 已经有了，A 还要一个，B 还要两个。
 #
 # 没有什么计算了两遍，步数却更多：为每条序列的结尾留着的地方，在那之前一直空着。哪种更好，要看什么更贵。token 贵（提示词长、等算力）的时候，从不抢占可能更好；步贵（提示词短、解码多）的时候，就不是。
 #
-# TensorRT-LLM 两种门都有：`GUARANTEED_NO_EVICT` 和 `MAX_UTILIZATION`。2024 年 2 月，有人想把缓存用得更足，开发者建议他试试后一种（[#1012](https://github.com/NVIDIA/TensorRT-LLM/issues/1012)）。后来又有人测出来，缓存装不下负载时，用后一种的吞吐量比前一种低 40.6%（[#16827](https://github.com/NVIDIA/TensorRT-LLM/issues/16827)）。两个人可能都对：由负载决定。minikv 自己的门在两者之间：序列现在有多少就要多少空间，再给每条正在运行的多留一个 token。
+# TensorRT-LLM 两种规则都有：`GUARANTEED_NO_EVICT` 和 `MAX_UTILIZATION`。2024 年 2 月，一位用户想把缓存用得更足，开发者建议试试后一种（[#1012](https://github.com/NVIDIA/TensorRT-LLM/issues/1012)）。后来另一个 issue 测出来，缓存装不下负载时，用后一种的吞吐量比前一种低 40.6%（[#16827](https://github.com/NVIDIA/TensorRT-LLM/issues/16827)）。两种说法可能都对，要看负载。minikv 自己的规则在两者之间：序列现在有多少就要多少空间，再给每条正在运行的多留一个 token。
 # ### END SOLUTION
 
 # %% [markdown] key="floor_task" lang="en"
@@ -152,11 +152,11 @@ for name, ran in compare_doors(enter).items():
 # - a prompt is computed in one step, and that step brings the first new token. Every step after it brings at most `1 + drafts` tokens of a request: all guesses are right;
 # - any number of requests may share a step.
 #
-# The last new token is never computed: nothing follows it. Nobody is served before having come.
+# The last new token is never computed, because nothing follows it. No request is served before it arrives.
 # Take each request's arrival as a moment: from then on its own steps are left to do, and the tokens of all requests that come then or later. Return the latest of all these bounds.
 #
 # On paper first: `weights` 10 ms, `token` 0.1 ms, `overhead` 2 ms, no drafts; one request, there at 0 s, a prompt of 200 tokens, 11 new ones.
-# %% [markdown] key="floor_task" lang="zh" src="106a55f4"
+# %% [markdown] key="floor_task" lang="zh" src="b5e175d7"
 # ## 18.3 下限
 #
 # 任何方案，哪怕是最好的、运气也最好的，至少要多少秒？时钟是这样的：`n` 个 token 的一步，取 `weights` 秒（把权重读一遍）和 `n * token` 秒（计算）中较长的，再加 `overhead` 秒。
@@ -167,7 +167,7 @@ for name, ran in compare_doors(enter).items():
 # - 提示词一步算完，这一步带来第一个新 token；此后每一步，一个请求最多得到 `1 + drafts` 个 token，也就是每次都猜对；
 # - 一步里可以有任意多个请求。
 #
-# 最后一个新 token 不必计算：它后面没有别的了。人没来，就没法服务。
+# 最后一个新 token 不必计算：它后面没有别的了。请求没到达，就不能服务。
 # 把每个请求的到达看作一个时刻：从那一刻起，还没做的有它自己的步，还有那时及以后到来的所有请求的 token。返回所有这些下限里最晚的一个。
 #
 # 先在纸上算：`weights` 10 毫秒，`token` 0.1 毫秒，`overhead` 2 毫秒，没有草稿；只有一个请求，第 0 秒就到，提示词 200 个 token，新 token 11 个。
@@ -222,10 +222,10 @@ except NotImplementedError:
 # There are `plans` plans, number 0 to `plans - 1`. Of each
 #
 # - `paper(plan)` gives seconds that it cannot beat. This is arithmetic, and costs nothing.
-# - `run(plan)` serves the load with it, and returns `.seconds` and `.quality` (of 1). This is dear. It never takes fewer seconds than its paper says.
+# - `run(plan)` serves the load with it, and returns `.seconds` and `.quality` (of 1). This is expensive. It never takes fewer seconds than its paper says.
 #
 # Return the plan with the fewest seconds among those with a quality of at least `bar`, or None if there is none. Run no plan that paper has ruled out: if you know a plan that keeps the bar in 2 s, one that cannot be done in less than 2.1 s need not be run.
-# %% [markdown] key="best_task" lang="zh" src="9b544c16"
+# %% [markdown] key="best_task" lang="zh" src="d15f49ea"
 # ## 18.4 少跑几次，找出最好的方案
 #
 # 有 `plans` 个方案，编号 0 到 `plans - 1`。对每个方案：
@@ -233,7 +233,7 @@ except NotImplementedError:
 # - `paper(plan)` 给出一个它低不过的秒数。这只是算术，不花钱。
 # - `run(plan)` 真的用它来承载负载，返回 `.seconds` 和 `.quality`（满分为 1）。这很贵。它用的秒数，决不会少于纸上的数。
 #
-# 在质量不低于 `bar` 的方案里，返回秒数最少的那个；一个都没有，就返回 None。纸上已经排除的不要再跑：已经知道有方案用 2 秒守住了线，那么至少要 2.1 秒的就不必跑。
+# 在质量不低于 `bar` 的方案里，返回秒数最少的那个；一个都没有，就返回 None。纸上已经排除的不要再跑：已经知道有方案用 2 秒达到了门槛，那么至少要 2.1 秒的就不必跑。
 
 # %% key="best_stub"
 def best_plan(plans: int, paper, run, bar: float) -> int | None:
@@ -252,9 +252,9 @@ def best_plan(plans: int, paper, run, bar: float) -> int | None:
 check("18.4", best_plan)
 
 # %% [markdown] key="search_text" lang="en"
-# Now let it search real plans of the lesson's task. What paper knows of a plan is in `minikv.course.lessons.l18.time_split.paper_seconds`: seats, the weights of each step, and, where nothing is evicted, the bytes that decodes read.
-# %% [markdown] key="search_text" lang="zh" src="aab91a74"
-# 现在让它去查本课任务的真实方案。关于一个方案，纸上知道些什么，见 `minikv.course.lessons.l18.time_split.paper_seconds`：席位，每一步要读的权重，以及不淘汰时解码要读的字节。
+# Now let it search real plans of the lesson's task. What paper knows of a plan is in `minikv.course.lessons.l18.time_split.paper_seconds`: the limit of sequences, the weights of each step, and, where nothing is evicted, the bytes that decodes read.
+# %% [markdown] key="search_text" lang="zh" src="7c7e3c47"
+# 现在让它去查本课任务的真实方案。关于一个方案，纸上知道些什么，见 `minikv.course.lessons.l18.time_split.paper_seconds`：并发上限，每一步要读的权重，以及不淘汰时解码要读的字节。
 
 # %% key="search"
 import torch
@@ -283,9 +283,9 @@ else:
 
 # %% [markdown] key="best_why" lang="en"
 # ### BEGIN SOLUTION
-# Paper is too hopeful for each of them: it knows nothing of preemptions, of prompts that wait, and of guesses that fail. That is why it may rule out, and never choose. The tighter a bound, the fewer runs: try what is left if `paper_seconds` forgets the seats.
+# Paper is too hopeful for each of them: it knows nothing of preemptions, of prompts that wait, and of guesses that fail. That is why it may rule out, and never choose. The tighter a bound, the fewer runs: try what is left if `paper_seconds` ignores the limit of sequences.
 # ### END SOLUTION
-# %% [markdown] key="best_why" lang="zh" src="f8612f42"
+# %% [markdown] key="best_why" lang="zh" src="b835eccf"
 # ### BEGIN SOLUTION
-# 对哪个方案，纸上的数都太乐观：抢占、排队的提示词、没猜中的草稿，它一概不知。所以它只能用来排除，决不能用来挑选。下限越紧，要跑的就越少：试试让 `paper_seconds` 不管席位，还剩下多少要跑。
+# 对哪个方案，纸上的数都太乐观：抢占、排队的提示词、没猜中的草稿，它一概不知。所以它只能用来排除，决不能用来挑选。下限越紧，要跑的就越少：试试让 `paper_seconds` 不管并发上限，还剩下多少要跑。
 # ### END SOLUTION
