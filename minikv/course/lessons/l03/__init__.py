@@ -10,8 +10,8 @@ from minikv.plan import CacheSpec, find_model
 
 
 def _mla_sizes(rng: random.Random) -> dict[str, object]:
-    """Draw a model; the question states its sizes, so that it can be answered on paper."""
-    model = rng.choice(MLA_MODELS)
+    """Draw a model other than the one of the first picture; the question states its sizes, for paper and pencil."""
+    model = rng.choice(MLA_MODELS[1:])
     config = find_model(model).config
     fields = {"heads": "num_attention_heads", "nope": "qk_nope_head_dim", "rope": "qk_rope_head_dim"}
     fields |= {"v_dim": "v_head_dim", "latent": "kv_lora_rank"}
