@@ -203,9 +203,10 @@
 # | **copy-on-write** | 写时复制 | A shared block is copied only when one of its holders writes into it. |  | `minikv.blocks.BlockManager.fork` |
 # | **KV cache group** | KV 缓存组 | Layers with one window and one number of bytes a token: they share a pool of blocks and one block table a sequence. |  | `minikv.blocks.KVCacheGroup` |
 # | **prefix cache / hit rate** | 前缀缓存 / 命中率 | Blocks of earlier prompts, found again by their content; the hit rate is the share of asked tokens that were found. | 0 to 1 | `minikv.blocks.BlockManager.match` |
+# | **radix tree (RadixAttention)** | 基数树（RadixAttention） | SGLang's index of cached prefixes: a tree whose edges hold runs of tokens, where chained digests name whole blocks. | tokens | `minikv.blocks.BlockManager.match` |
 # | **reference count / free list** | 引用计数 / 空闲队列 | How many sequences hold a block; the queue of blocks that nobody holds. |  | `minikv.blocks.BlockPool.ref_count` |
 # | **slot / slot mapping** | 槽位 / 槽位映射（`slot_mapping`） | A slot is the place of one token in the pool; the slot mapping says which slot each new token gets. |  | `minikv.blocks.BlockManager.slot_mapping` |
-# %% [markdown] key="words-09" lang="zh" src="41cfffd1"
+# %% [markdown] key="words-09" lang="zh" src="87939923"
 # ## [09 · 块 7 属于谁？](09_pages_and_blocks.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -215,6 +216,7 @@
 # | **写时复制** | copy-on-write | 共享的块平时不复制，有人要往里写时才复制一份。 |  | `minikv.blocks.BlockManager.fork` |
 # | **KV 缓存组** | KV cache group | 窗口相同、每个 token 字节数也相同的层：它们共用一个块池，每条序列共用一张块表。 |  | `minikv.blocks.KVCacheGroup` |
 # | **前缀缓存 / 命中率** | prefix cache / hit rate | 以前的提示词留下的块，内容相同就能再次找到；命中率是请求的 token 里找到的比例。别处也写作：自动前缀缓存。 | 0 到 1 | `minikv.blocks.BlockManager.match` |
+# | **基数树（RadixAttention）** | radix tree (RadixAttention) | SGLang 的前缀索引：一棵树，边上是一串 token；链式的摘要则以整块为单位。 | token | `minikv.blocks.BlockManager.match` |
 # | **引用计数 / 空闲队列** | reference count / free list | 有几条序列持有这个块；没人持有的块排成的队。别处也写作：空闲链表。 |  | `minikv.blocks.BlockPool.ref_count` |
 # | **槽位 / 槽位映射（`slot_mapping`）** | slot / slot mapping | 槽位是块池里放一个 token 的位置；槽位映射说明每个新 token 写进哪个槽位。 |  | `minikv.blocks.BlockManager.slot_mapping` |
 

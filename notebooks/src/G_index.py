@@ -222,13 +222,15 @@
 # | question | the call |
 # |---|---|
 # | How does an engine run many requests at once? | `minikv.engine.Scheduler.schedule` |
+# | Where does a step spend its time? | `minikv.plan.roofline.Roof.seconds` |
 # | What is chunked prefill, and how many tokens go into a step? | `minikv.engine.Scheduler.schedule` |
-# %% [markdown] key="lesson-11a" lang="zh" src="4240ab21"
+# %% [markdown] key="lesson-11a" lang="zh" src="cc022e85"
 # ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
 # | 引擎怎样同时运行很多请求？ | `minikv.engine.Scheduler.schedule` |
+# | 一步的时间花在哪里？ | `minikv.plan.roofline.Roof.seconds` |
 # | 什么是分块预填充？一步算多少 token？ | `minikv.engine.Scheduler.schedule` |
 
 # %% [markdown] key="lesson-11b" lang="en"
@@ -494,6 +496,7 @@
 # | int8 kv | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
 # | internal fragmentation | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
 # | Jamba | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | `key_averages` | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | `KeyDiff` | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | Kimi | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | kv cache quantization | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
@@ -537,6 +540,7 @@
 # | memory leak | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not freed | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not released | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | memory-bound or compute-bound | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | `memory_allocated` | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
 # | `memory_reserved` | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
 # | Mistral window | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
@@ -582,6 +586,7 @@
 # | prefill | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
 # | prefix caching | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
 # | prefix-aware router | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
+# | profiling | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | prompt caching | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
 # | `prompt_lookup_num_tokens` | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | `PYTORCH_CUDA_ALLOC_CONF` | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
@@ -613,6 +618,7 @@
 # | SLO | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
 # | `slot_mapping` | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
 # | slow generation | [01](01_why_a_cache.ipynb) | `minikv.plan.generation_flops` |
+# | slow operation | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | `SnapKV` | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | speculative decoding | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | split-KV | [10](10_kernels.ipynb) | `minikv.kernels.paged_decode` |
@@ -627,6 +633,7 @@
 # | tokens per second limit | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
 # | `tokens_per_block` | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
 # | torch.cat | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache.write` |
+# | torch.profiler | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | tp | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | `--tp` | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | TPOT | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
@@ -641,7 +648,7 @@
 # | VRAM calculator | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
 # | write my own engine | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | wrong formula | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
-# %% [markdown] key="names" lang="zh" src="d310fb87"
+# %% [markdown] key="names" lang="zh" src="90bcc617"
 # ## 名称与说法
 #
 # | <nobr>名称或说法</nobr> | 课 | <nobr>调用</nobr> |
@@ -732,6 +739,7 @@
 # | int8 kv | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
 # | internal fragmentation | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
 # | Jamba | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | `key_averages` | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | `KeyDiff` | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | Kimi | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | kv cache quantization | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
@@ -775,6 +783,7 @@
 # | memory leak | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not freed | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not released | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | memory-bound or compute-bound | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | `memory_allocated` | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
 # | `memory_reserved` | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
 # | Mistral window | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
@@ -820,6 +829,7 @@
 # | prefill | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
 # | prefix caching | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
 # | prefix-aware router | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
+# | profiling | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | prompt caching | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
 # | `prompt_lookup_num_tokens` | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | `PYTORCH_CUDA_ALLOC_CONF` | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
@@ -851,6 +861,7 @@
 # | SLO | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
 # | `slot_mapping` | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
 # | slow generation | [01](01_why_a_cache.ipynb) | `minikv.plan.generation_flops` |
+# | slow operation | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | `SnapKV` | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | speculative decoding | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | split-KV | [10](10_kernels.ipynb) | `minikv.kernels.paged_decode` |
@@ -865,6 +876,7 @@
 # | tokens per second limit | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
 # | `tokens_per_block` | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
 # | torch.cat | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache.write` |
+# | torch.profiler | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | tp | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | `--tp` | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | TPOT | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
@@ -927,6 +939,8 @@
 # | 在线 softmax | [10](10_kernels.ipynb) | `minikv.kernels.OnlineSoftmax` |
 # | 连续批处理 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
 # | 并发上限 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
+# | 性能分析 | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
+# | 访存受限 | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
 # | 分块预填充 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
 # | 抢占 | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
 # | 重新计算 | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
