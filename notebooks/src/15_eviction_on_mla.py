@@ -19,13 +19,13 @@
 #
 # **What changes when the cache holds latents? And which part of a cached row knows where its token stood?**
 #
-# Your cache is full. You keep the first 5 tokens, forget the next 1,021 and move the others up, so that the text can go on. Moving a token up means undoing part of the rotation that RoPE gave it. Below is one row of Llama-3.1-8B and one of DeepSeek-V3, to scale:
-# %% [markdown] key="question" lang="zh" src="6f1c836e"
+# Your cache is full. You keep the first 5 tokens, forget the next 1,021 and move the others up. To move a token, you undo part of its RoPE rotation. Here is one row of Llama-3.1-8B and one of DeepSeek-V3, to scale:
+# %% [markdown] key="question" lang="zh" src="9647a434"
 # ## 问题
 #
 # **缓存里换成潜在向量（latent），淘汰会有什么不同？一行里的哪一部分记着 token 的位置？**
 #
-# 缓存满了，于是留下最前面的 5 个 token，淘汰后面的 1,021 个，其余的往前挪，接着生成。往前挪的时候，RoPE 转过的部分要往回转。下面是 Llama-3.1-8B 和 DeepSeek-V3 各一行，按比例画出：
+# 缓存满了，于是留下最前面的 5 个 token，淘汰后面的 1,021 个，其余的往前挪，接着生成。往前挪时，RoPE 转过的要往回转。下面是 Llama-3.1-8B 和 DeepSeek-V3 各一行，按比例画出：
 
 # %% key="turned" lang="en"
 from minikv.course.diagrams import turned_parts

@@ -16,13 +16,13 @@
 #
 # **How do you add eviction to an attention class that the package doesn't know? And how do you notice that it went wrong when no error is raised?**
 #
-# Below is one layer of tiny-mla, recorded while it read 100 tokens, then 20, then 1. The model has two layers with 4 query heads each, and caches a latent of 64 numbers and a rope key of 16 for every token. The layer has room for 48 tokens:
-# %% [markdown] key="question" lang="zh" src="221d9446"
+# Below is one of tiny-mla's two layers, with 4 query heads, recorded while it read 100 tokens, then 20, then 1. It caches a latent of 64 numbers and a rope key of 16 for each token, and has room for 48:
+# %% [markdown] key="question" lang="zh" src="0ae4f5c9"
 # ## 问题
 #
 # **一个本包不认识的注意力类，怎样给它加上淘汰？出了错却不报错，又怎样发现？**
 #
-# 下面是 tiny-mla 的一层。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。它先读 100 个 token，再读 20 个，再读 1 个，每层容量 48；图里是当时记录下来的调用：
+# 下面是 tiny-mla 的一层。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。它先读 100 个 token，再读 20 个，再读 1 个，每层容量 48；图里是记录下的调用：
 
 # %% key="setup"
 import torch
