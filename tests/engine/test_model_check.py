@@ -2,11 +2,17 @@
 
 import pytest
 import torch
+from transformers import Step3p7Config, Step3p7ForConditionalGeneration
 
 from minikv.engine import model_check
 from minikv.engine.model_check import check_model
 from minikv.models import Loaded
 from tests.models.running import World
+from tests.plan.small_models import SIZES
+
+STEP = """vocab_size hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim n_routed_experts
+    max_position_embeddings num_local_experts num_experts_per_tok moe_intermediate_size sliding_window
+    pad_token_id""".split()
 
 
 def found_of(model):
@@ -60,3 +66,22 @@ def test_texts_that_part_at_a_tie_are_not_compared_behind_it(monkeypatch):
     monkeypatch.setattr(model_check, "_answer", tied)
     found = found_of(World.bare("llama"))["tied"]
     assert (found.state, found.values["ties"], found.values["equal"]) == ("ok", 4, 8)
+
+
+def test_a_model_of_text_and_images_is_held_when_it_is_handed_over():
+    """transformers lists Step-3.7 among no causal decoders, so its name is refused; its text runs all the same."""
+    text = {
+        "num_hidden_layers": 4,
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+        "share_expert_dim": 24,
+        "dtype": "float32",
+    }
+    sizes = {name: size for name, size in SIZES.items() if name in STEP} | text
+    vision = {"hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 1, "num_attention_heads": 6}
+    vision |= {"image_size": 28, "patch_size": 14, "max_position_embeddings": 4}
+    torch.manual_seed(0)
+    config = Step3p7Config(text_config=sizes, vision_config=vision, image_token_id=96)
+    found = found_of(Step3p7ForConditionalGeneration(config).eval())
+    assert found["measured"].values["model_type"] == "step3p5"
+    assert {check.state for check in found.values()} == {"ok"}
+    assert found["tokens"].values["reads"] == "paged"
