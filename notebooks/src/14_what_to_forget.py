@@ -19,13 +19,13 @@
 #
 # **Can I delete part of the cache and still get the right answer? And does the memory come back?**
 #
-# The picture shows a text of 49 tokens. Each head may keep 14 of them, and H2O has chosen: the first two, the last four, and the eight that got the most attention so far. The height of a bar is that attention. Six facts are hidden in the text, a name and a city each. Questions about them come later.
-# %% [markdown] key="question" lang="zh" src="35315edb"
+# The picture shows a text of 49 tokens. Each head may keep 14 of them, and H2O has chosen: the first two, the last four, and the eight that got the most attention so far. The height of a bar is that attention. Six facts are hidden in it, a name and a city each. Questions about them come later.
+# %% [markdown] key="question" lang="zh" src="163b892b"
 # ## 问题
 #
 # **删掉一部分缓存，还能答对吗？显存真的会降下来吗？**
 #
-# 图里是一篇 49 个 token 的文本。每个头可以留 14 个，H2O 已经选好，留的是最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
+# 下面这篇文本有 49 个 token，每个头可以留 14 个。H2O 已选好，留的是最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
 
 # %% key="setup"
 import torch
