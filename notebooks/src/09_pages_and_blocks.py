@@ -60,7 +60,8 @@ show(slots(manager, "B", "zh"))
 # - **write** a block manager: allocate, append, free, and the digest that finds a block.
 #
 # You should know what one token costs in bytes ([lesson 02](02_how_many_bytes.ipynb)).
-# %% [markdown] key="abilities" lang="zh" src="9be31b79"
+# In the last exercise you build a *Play* button that steps through your own block manager.
+# %% [markdown] key="abilities" lang="zh" src="6cb85f05"
 # 学完本课，你能够
 #
 # - **找到**任何一个 token 在显存里的位置：由它的位置和块表算出；
@@ -68,12 +69,13 @@ show(slots(manager, "B", "zh"))
 # - **写出**一个块管理器：分配、追加、释放，以及查找块用的摘要。
 #
 # 开始之前，需要知道一个 token 占多少字节（[第 02 课](02_how_many_bytes.ipynb)）。
+# 最后一个练习里，你会做一个 *Play* 按钮，一步步播放自己的块管理器。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# Two numbers to guess before you see how they come about. In both questions a block has room for 16 tokens.
-# %% [markdown] key="predict_first" lang="zh" src="2b7569b2"
+# Here are two numbers to guess before you see how they come about. In both questions a block has room for 16 tokens.
+# %% [markdown] key="predict_first" lang="zh" src="2450be78"
 # ## 先猜一猜
 #
 # 先猜两个数，再往下看它们是怎么来的。
@@ -285,10 +287,10 @@ Table(
 # The number of sequences that hold a block is its **reference count**. At 0 the block is free.
 # A free block is *empty*, or it is *cached*: no sequence holds it, but its content can still be found.
 #
-# X takes blocks 0 to 6, so the next is number 7. A and B begin with the same ten tokens. `match` tells how many tokens of a prompt could be found now.
+# In the cell, X takes blocks 0 to 6, so the next one is number 7. A and B begin with the same ten tokens, as two requests with one system prompt do. `match` tells how many tokens of a prompt could be found now.
 #
 # Before you run the cell: how many blocks will B share with A?
-# %% [markdown] key="life" lang="zh" src="77e73c61"
+# %% [markdown] key="life" lang="zh" src="4034972d"
 # ## 块 7 的一生
 #
 # 有多少条序列持有一个块，这个数就是它的**引用计数**（reference count）。计数降到 0，块就空闲了。
@@ -387,14 +389,14 @@ evicted = manager.stats().pools[0].evictions
 Table(head, rows, lines=[f"淘汰的缓存块：{evicted} 个；D 的块表是 {manager.block_table('D')}"])
 
 # %% [markdown] key="leave_read" lang="en"
-# After `free B` no sequence held block 7, and C still got it. Free blocks wait in a queue, the **free list**, and a cached block can be taken back from any place in it. D took all of them, number 7 last.
+# After `free B` no sequence held block 7, and C still got it. Free blocks wait in a queue, the **free list**, and a cached block can be taken back from any place in it. D took all of them: first the empty blocks, then the cached ones, and number 7 last. After that C would find nothing.
 #
 # ### The tail goes first
 #
 # The block that has been free the longest is evicted first, and of one sequence **the tail before the beginning**. Other prompts share the beginning, and without it the tail can't be found: a search starts at the first block.
-# %% [markdown] key="leave_read" lang="zh" src="c83c506c"
+# %% [markdown] key="leave_read" lang="zh" src="873ab533"
 # `free B` 之后，块 7 已经没有持有者，C 仍然拿到了它。因为空闲的块排在**空闲队列**（free list）里，其中的缓存块不论排在哪里，都可以取回。
-# 随后 D 拿走了所有空闲的块，最后才轮到块 7。
+# 随后 D 拿走了所有空闲的块：先是空块，再是缓存块，最后才轮到块 7。从此 C 一个 token 也找不到了。
 #
 # ### 从尾部开始淘汰
 #
@@ -469,14 +471,14 @@ for first in (1, 2):
 Table(["提示词", "块 0", "块 1", "块 2"], rows)
 
 # %% [markdown] key="nano_allocate" lang="en"
-# None. The first token goes into every digest behind it, because beyond the first layer K and V of a token depend on all tokens before it. (This is exercise 09.3.)
+# None. The first token goes into every digest behind it. It has to, because beyond the first layer K and V of a token depend on all tokens before it. (This is exercise 09.3.)
 #
-# A request gets its blocks from `allocate`. Look for three things:
+# A request that is admitted gets its blocks from `allocate`, which calls `find_prefix` first. Look for three things:
 #
 # - The loop of `find_prefix` never looks up the last token. *Break it* shows why.
 # - `allocate` compares before it changes anything. Why does it count `reused`?
 # - The found blocks leave the free list before `_take` takes a fresh one. What could happen the other way round?
-# %% [markdown] key="nano_allocate" lang="zh" src="d6d77a3d"
+# %% [markdown] key="nano_allocate" lang="zh" src="042ad68c"
 # 一个也没有。第一个 token 会影响后面的每一个摘要，而且必须如此：除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token。（这就是练习 09.3。）
 #
 # 请求获准进入时，由 `allocate` 分配块，它先调用 `find_prefix`。请留意三点：
@@ -581,15 +583,15 @@ Table(head, rows, lines=[f"find_prefix {books.find_prefix([*range(8), 70])}"])
 #
 # ### Another index: a tree of tokens
 #
-# Chained digests are how vLLM finds a prefix. SGLang walks down a **radix tree** instead (RadixAttention, [2023](https://arxiv.org/abs/2312.07104)). An edge holds a run of tokens, and where a prompt leaves it half-way, the edge is split.
+# Chained digests are how vLLM finds a prefix. SGLang walks down a **radix tree** instead (RadixAttention, [2023](https://arxiv.org/abs/2312.07104)). An edge holds a run of tokens, and where a prompt leaves it half-way, the edge is split. The tree of A and B above is such a tree, with one block on each edge.
 #
 # Both evict from the leaves, so the tail goes first. They differ in where a match may end: after a block, or after any token if a page is one token. Take prompts that share 5, 8 or 10 tokens with a text of 13:
-# %% [markdown] key="nano_read" lang="zh" src="fffbb49a"
+# %% [markdown] key="nano_read" lang="zh" src="e2d0ed41"
 # 六个块都空闲了，共同开头的两块排在队尾。`free` 没有动 `digests` 和 `cached`，所以它们都还能找到。（练习 09.2、09.6、09.7。）
 #
 # ### 另一种索引：token 的树
 #
-# vLLM 用链式的摘要来找前缀，SGLang 则沿着一棵**基数树**（radix tree）往下走，即 RadixAttention（[2023](https://arxiv.org/abs/2312.07104)）。树的一条边上是一串 token，如果一个提示词走到边的中间分了岔，就在那里把边一分为二。
+# vLLM 用链式的摘要来找前缀，SGLang 则沿着一棵**基数树**（radix tree）往下走，即 RadixAttention（[2023](https://arxiv.org/abs/2312.07104)）。树的一条边上是一串 token，如果一个提示词走到边的中间分了岔，就在那里把边一分为二。前面 A 和 B 的那棵树就是这样，只是每条边正好是一个块。
 #
 # 两者都从叶子开始淘汰，所以都是尾部先走。区别在于匹配可以停在哪里：摘要停在块的末尾；每页 1 个 token 的树，停在哪个 token 都行。例如有一段 13 个 token 的文字，几个提示词分别有 5、8、10 个 token 与它相同：
 
@@ -620,7 +622,7 @@ Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个�
 # %% [markdown] key="see" lang="en"
 # ## See it
 #
-# The pool below is a real `BlockManager`, and each button is one of its operations. Grey hatching: several sequences hold the block. Dashed edge: none does; "cached" can still be found, "free" is empty.
+# The pool below is a real `BlockManager`, and each button is one of its operations. Grey hatching means that several sequences hold the block. A dashed edge means that none does: "cached" can still be found, "free" is empty.
 #
 # Say before each press what will change:
 #
@@ -628,7 +630,9 @@ Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个�
 # 2. Free A. Choose "A (has ended)" and ask for a new request with its tokens.
 # 3. Choose "A (has ended)" again and free it once more.
 # 4. Press "New request" until the pool refuses.
-# %% [markdown] key="see" lang="zh" src="13f47209"
+#
+# The slider takes you back through everything that happened.
+# %% [markdown] key="see" lang="zh" src="30271b92"
 # ## 亲眼看看
 #
 # 下面的块池背后是真正的 `BlockManager`，每个按钮就是它的一种操作。灰色斜纹代表由多条序列共同持有的块；虚线框的块没有序列持有，标着“已缓存”的还能找到，标着“空闲”的是空块。
@@ -639,6 +643,8 @@ Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个�
 # 2. 释放 A。再选“A（已结束）”，按“以它的内容开头的新请求”。
 # 3. 再选“A（已结束）”，再释放一次。
 # 4. 一直按“新请求”，直到块池拒绝。
+#
+# 拖动滑块可以回看每一步。
 
 # %% key="widget"
 from minikv.course.widgets import PoolWidget
@@ -706,14 +712,14 @@ Table(["序列", "块表", "复制", "读到"], [[*row, words.read(row[0])] for 
 # A layer with a sliding window of $W$ reads the last $W$ positions, the new token included. A block that lies before them is never read again, and `commit` gives it back.
 # Its entry in the table becomes `NULL_BLOCK` (-1). If it were removed, the entries behind it would move up and `i // B` would point to the wrong block.
 #
-# Layers with a window form a **KV cache group** with its own pool and table. Here a window of 6:
-# %% [markdown] key="windows" lang="zh" src="ec2f069d"
+# Layers with and without a window keep different tokens, so they form two **KV cache groups**, each with a pool and a table of its own. The cell gives the second group a window of 6:
+# %% [markdown] key="windows" lang="zh" src="7bfa9fec"
 # ## 向前移动的窗口
 #
 # 滑动窗口（sliding window）为 $W$ 的层，只读最近的 $W$ 个位置，新 token 也算在内。完全落在这些位置之前的块再也不会被读到，于是 `commit` 把它归还。
 # 它在块表里的那一项改成 `NULL_BLOCK`（-1）。如果删掉这一项，后面各项就会前移，`i // B` 也就指错了块。
 #
-# 有窗口的层自成一个 **KV 缓存组**（KV cache group），有自己的块池和块表。下面的窗口是 6：
+# 有窗口的层与没有窗口的层保留的 token 不同，所以分成两个 **KV 缓存组**（KV cache group），每组各有自己的块池和块表。下面第二组的窗口是 6：
 
 # %% key="windows_code" lang="en"
 from minikv.blocks import KVCacheGroup
@@ -765,11 +771,11 @@ windowed.slot_mapping("S", 14, 26, kv_cache_group=1).tolist()
 predict("mean_waste", ...)
 
 # %% [markdown] key="size_measure" lang="en"
-# Here is a mixed load: 120 sequences with the same system prompt of 700 tokens.
+# Here is a mixed load of 120 sequences, most of them short and a few long, all with the same system prompt of 700 tokens.
 # A **salt** is a text that goes into the first digest, so requests with different salts share nothing. Here each has its own.
 # The last column asks for the system prompt once more: how many of its 700 tokens are found?
-# %% [markdown] key="size_measure" lang="zh" src="69fd3a49"
-# 来量一组长短混合的负载：120 条序列，每条前面都有同一段 700 token 的系统提示词。
+# %% [markdown] key="size_measure" lang="zh" src="d12291f5"
+# 来量一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词。
 # **盐值**（salt）是放进第一个摘要的一段文字，盐值不同的请求之间什么也不共享。这里每条序列各用一个盐值，所以块都归自己用。
 # 最后一列把这段系统提示词再查一次：700 个 token 里能找到多少个？
 
@@ -887,8 +893,8 @@ for size in (1, 4, 16, 64, 256):
 Table(["块大小", "毫秒：4,096 个 token 的 allocate、commit、free"], rows)
 
 # %% [markdown] key="size_answer" lang="en"
-# Sixteen is a common choice: little is wasted, and tables and bookkeeping are small already. (For the kernel's view see [lesson 10](10_kernels.ipynb).)
-# %% [markdown] key="size_answer" lang="zh" src="1bde7d8e"
+# Sixteen is a common choice: only a few tokens are wasted, and tables and bookkeeping are small already. (For the kernel's view see [lesson 10](10_kernels.ipynb).)
+# %% [markdown] key="size_answer" lang="zh" src="3e9c9c31"
 # 16 是常见的选择：浪费只有几个 token，块表和记账的开销也已经很小。kernel 对此还有自己的要求，见[第 10 课](10_kernels.ipynb)。
 
 # %% [markdown] key="hits" lang="en"
@@ -945,13 +951,13 @@ for name, request in variants.items():
 show(bars(list(rates), {"命中": list(rates.values())}, x="命中，占提示词 token 的 %", unit="%"))
 
 # %% [markdown] key="hits_read" lang="en"
-# If one token at the front differs, for example a date, nothing is shared: that token is in every digest behind it. Put what varies behind what is common.
+# Look at the last bar. If one token at the front differs, for example a date, nothing is shared, because that token is in every digest behind it. So put what varies behind what is common.
 #
-# With a salt for each tenant, no tenant can find out by timing what another one has asked. The hit rate falls from 79.3% to 75.3%.
-# %% [markdown] key="hits_read" lang="zh" src="a2fc7ee3"
-# 最前面只要有一个 token 不同，比如日期，就什么也共享不了，因为后面的每个摘要都受它影响。所以，变化的内容要放在公共内容之后。
+# The second bar is a choice. With a salt for each tenant, no tenant can find out by timing what another one has asked. The hit rate falls from 79.3% to 75.3%.
+# %% [markdown] key="hits_read" lang="zh" src="8561da9c"
+# 先看最后一条。最前面只要有一个 token 不同，比如日期，就什么也共享不了，因为后面的每个摘要都受它影响。所以，变化的内容要放在公共内容之后。
 #
-# 每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是命中率从 79.3% 降到 75.3%。
+# 第二条是有意的选择。每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是命中率从 79.3% 降到 75.3%。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -995,8 +1001,8 @@ Table(["怎样算命中", "已缓存的 token", "还要计算的"], rows)
 # %% [markdown] key="break_copy" lang="en"
 # ### A copy that was left out
 #
-# The manager only says what to copy. The storage has to do it. Here it doesn't:
-# %% [markdown] key="break_copy" lang="zh" src="03b03807"
+# The manager only says what to copy, and the storage has to do it. Here it doesn't:
+# %% [markdown] key="break_copy" lang="zh" src="1ab51500"
 # ### 漏掉的复制
 #
 # 管理器只说要复制什么，真正复制的是存储端。这里它漏掉了：
@@ -1013,12 +1019,12 @@ for name, word in (("A", "and"), ("B", "but"), ("C", "while")):
 Table(["序列", "读到"], [[name, words.read(name)] for name in "ABC"])
 
 # %% [markdown] key="break_commit" lang="en"
-# A and B read a block without the two words before their own. There is no error.
+# A and B got a new block with their own word in it, but the two words before it were never copied. There is no error.
 #
 # ### A block that was published too early
 #
 # This time A's blocks are committed before its forward has run, and B arrives in between.
-# %% [markdown] key="break_commit" lang="zh" src="4382794a"
+# %% [markdown] key="break_commit" lang="zh" src="b75a50ec"
 # A 和 B 拿到的新块里只有各自的新词，前面的两个词没有复制过来。而且没有任何报错。
 #
 # ### 发布得太早的块
@@ -1050,8 +1056,8 @@ Table(["在前向计算之前 commit", "B 找到的 token", "B 读到"], rows)
 
 # %% [markdown] key="early_read" lang="en"
 # Again there is no error, just an answer to a text that isn't there.
-# A hit count can go stale in the same way, so `allocate` looks up and takes in one operation. A number that `match` gave earlier:
-# %% [markdown] key="early_read" lang="zh" src="21de737c"
+# A hit count can go stale in the same way, because another request may evict what was found. So `allocate` looks up and takes in one operation. Here is what becomes of a number that `match` gave earlier:
+# %% [markdown] key="early_read" lang="zh" src="ec8ceed5"
 # 同样没有报错，只是模型在根据一段并不存在的文字作答。
 # 命中数也会这样过期：查到的块可能被别的请求挤掉。所以 `allocate` 把查找和取用放在同一个操作里完成。先前用 `match` 查到的数字，后来会变成这样：
 
@@ -1103,13 +1109,13 @@ found = [[str(tokens), str(shelf.lookup_block(digest, repr(tokens).encode()))] f
 Table(["两个 token", "找到的块"], found, lines=[f"哈希相等：{hash(ours) == hash(theirs)}"])
 
 # %% [markdown] key="collision_read" lang="en"
-# `lookup_block` compares the tokens as well. The manager's own digests are SHA-256, without a known collision.
+# Token ids are never negative, but in a public hash function you can search for other collisions. So `lookup_block` compares the tokens as well. The manager's own digests are SHA-256, which has no known collision.
 #
 # ### A free list that has to be searched (optional)
 #
 # A hit takes a cached block out of the *middle* of the free list. `deque.remove` walks along the list to find it; our pool has an ordered dict.
-# %% [markdown] key="collision_read" lang="zh" src="20f5b10e"
-# `lookup_block` 还会比较 token。管理器自己的摘要用 SHA-256，至今没有已知的碰撞。
+# %% [markdown] key="collision_read" lang="zh" src="2ab8d025"
+# token 的编号不会是负数，但只要哈希函数是公开的，就可以有意去找其他碰撞。所以 `lookup_block` 还会比较 token。管理器自己的摘要用 SHA-256，至今没有已知的碰撞。
 #
 # ### 需要逐个搜索的空闲队列（选读）
 #
@@ -1129,11 +1135,11 @@ Table(["块数", "deque，取回一块的微秒数", "本包的块池，微秒"]
 # %% [markdown] key="break_errors" lang="en"
 # ### What the manager refuses
 #
-# A refused call changes nothing.
-# %% [markdown] key="break_errors" lang="zh" src="9068ea2b"
+# The manager refuses a call if there are too few blocks, if the request is larger than the pool, if a block is freed twice, or if it doesn't know the sequence. A refused call changes nothing.
+# %% [markdown] key="break_errors" lang="zh" src="c39a5ec0"
 # ### 管理器会拒绝什么
 #
-# 被拒绝的操作什么也不改变。
+# 块不够、请求比整个块池还大、同一个块释放两次、序列不存在，这些都会被拒绝。被拒绝的操作什么也不改变。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
