@@ -130,7 +130,7 @@ def open_model(
     model: Any, tokenizer: Any, *, dtype: Any, device: Any, tp: int | Literal["auto"]
 ) -> tuple[Any, Any]:
     """Return (model, tokenizer) for the arguments of ``LLM``. Raises as ``load`` does; ``ArgumentError`` for no
-    decoder and for a device whose memory cannot be read (mps).
+    decoder and for a device without readable memory (mps).
 
     Warns where a GPU requires another dtype than that of the weights.
     """
