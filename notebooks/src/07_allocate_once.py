@@ -86,7 +86,7 @@ show(segments(model, "zh"))
 # The result is a new tensor, one token longer, so everything old is read and written again.
 #
 # For example, the step that makes the cache 1,025 tokens long reads 1,024 old tokens and the new one, and writes 1,025. In general, the step that makes $n$ tokens reads $n$ and writes $n$.
-# Over all generated tokens the bytes that are read and written add up to the left side; on the right is a cache like lesson 06's, allocated once, where each token goes to its slot:
+# Over all generated tokens the bytes that are read and written add up to the left side; on the right is a cache like [lesson 06](06_the_linear_cache.ipynb)'s, allocated once, where each token goes to its slot:
 #
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{joined}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{written to slots}}$$
 #
@@ -99,7 +99,7 @@ show(segments(model, "zh"))
 #
 # Joined: $1 \cdot 131{,}072 \cdot 256 \cdot (2 \cdot 1{,}024 + 256 + 1) = 77{,}342{,}965{,}760$ B, about 72 GiB. Written to slots: $2 \cdot 256 \cdot 131{,}072 = 67{,}108{,}864$ B, or 64 MiB.
 # The left sum grows with the square of $g$, the right one only with $g$.
-# %% [markdown] key="grow" lang="zh" src="9f9a4a2e"
+# %% [markdown] key="grow" lang="zh" src="a77fbfe2"
 # ## 不断变大的缓存
 #
 # 先看显存申请最频繁的地方。
@@ -107,7 +107,7 @@ show(segments(model, "zh"))
 # 拼接得到的是一个长了一个 token 的新张量，所以旧内容要全部重新读一遍、写一遍。
 #
 # 例如缓存变成 1,025 个 token 的那一步，要读 1,024 个旧 token 和 1 个新 token，再写 1,025 个。一般地，让缓存达到 $n$ 个 token 的那一步，读 $n$ 个，写 $n$ 个。
-# 把所有生成步骤的读写字节数加起来，就是下式左边。右边是第 06 课那样的缓存：只分配一次，每个 token 写进自己的槽位。
+# 把所有生成步骤的读写字节数加起来，就是下式左边。右边是[第 06 课](06_the_linear_cache.ipynb)那样的缓存：只分配一次，每个 token 写进自己的槽位。
 #
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{拼接}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{写入槽位}}$$
 #
@@ -592,18 +592,18 @@ show(widget, text=widget.summary)
 # ## See it: free, keep, empty
 #
 # The second story needs no loop.
-# Llama-3.1-8B runs on a card that torch sees as 23.64 GiB, with lesson 06's cache: one tensor, batch 48, room for 1,024 tokens.
+# Llama-3.1-8B runs on a card that torch sees as 23.64 GiB, with [lesson 06](06_the_linear_cache.ipynb)'s cache: one tensor, batch 48, room for 1,024 tokens.
 # A second cache of this size does not fit beside the first, so the next batch waits until this one is done.
 # Then the script
 #
 # 1. **frees** the cache;
 # 2. **keeps** something small, the fp32 logits of the last step, to score them later;
 # 3. **empties** torch's cache with `empty_cache()`, and starts the next batch.
-# %% [markdown] key="big" lang="zh" src="a56c35e7"
+# %% [markdown] key="big" lang="zh" src="8072e2db"
 # ## 看一看：释放、留下、清空
 #
 # 第二个故事不需要循环。
-# 在一块 torch 看到 23.64 GiB 的卡上运行 Llama-3.1-8B，用第 06 课的缓存：一个张量，batch 为 48，可放 1,024 个 token。
+# 在一块 torch 看到 23.64 GiB 的卡上运行 Llama-3.1-8B，用[第 06 课](06_the_linear_cache.ipynb)的缓存：一个张量，batch 为 48，可放 1,024 个 token。
 # 卡上放不下第二个这么大的缓存，所以下一批要等这一批结束。
 # 这一批结束之后，脚本做三件事：
 #

@@ -52,7 +52,7 @@ check("08.1", block_bytes)
 # 按本课的公式，返回放得下多少个完整的块。`utilization` 是 `total` 中的比例，其余参数都以字节计：
 #
 # - `total`：GPU 一共有多少
-# - `used`：现在总共占用了多少，不管是谁占的
+# - `used`：现在总共占用了多少，不管由什么占用
 # - `current`、`peak`：其中存活的 torch 张量现在占多少，预热期间最多占多少
 # - `block_bytes`：缓存的一个块
 #

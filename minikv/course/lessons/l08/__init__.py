@@ -34,7 +34,7 @@ LESSON = Lesson(
                 "peak": 17,
                 "current": rng.choice([15, 16]),
             },
-            how="int({total} * 0.9 - {used} - {peak} + {current}) * 2**30 // (2 * 2**20)",
+            how="({total} * 9 // 10 - {used} - {peak} + {current}) * 2**30 // 2**21",
             unit="blocks",
             answer=_blocks_that_fit,
             tolerance=1.01,
@@ -42,7 +42,7 @@ LESSON = Lesson(
         Prediction(
             "mib_as_millions",
             lambda rng: {"mib": rng.choice([24_564, 46_068, 81_559])},
-            how="({mib} * 2**20 - {mib} * 10**6) // (2 * 2**20)",
+            how="{mib:_} * (2**20 - 10**6) // 2**21",
             unit="blocks",
             answer=lambda mib: (mib * MIB - mib * 10**6) // BLOCK,
             tolerance=1.01,
@@ -50,14 +50,14 @@ LESSON = Lesson(
         Prediction(
             "short_form",
             lambda rng: {"non_torch": rng.choice([2, 3, 4, 5])},
-            how="{non_torch} * 2**30 // (2 * 2**20)",
+            how="{non_torch} * 2**30 // 2**21",
             unit="blocks",
             answer=lambda non_torch: non_torch * GIB // BLOCK,
         ),
         Prediction(
             "activations",
             lambda rng: {"tokens": rng.choice([2048, 4096, 16384])},
-            how="plan_memory('Llama-3.1-8B', gpu='H200', chunk={tokens}).activations.bytes / 2**30",
+            how="{tokens} * (4 * 4_096 + 3 * 14_336 + 520) * 2 / 2**30",
             unit="GiB",
             answer=_activations,
             tolerance=2.0,
@@ -65,7 +65,7 @@ LESSON = Lesson(
         Prediction(
             "five_percent",
             lambda rng: {"total": rng.choice([40, 80, 120])},
-            how="int({total} * 0.95 - {total} * 0.9) * 2**30 // (2 * 2**20)",
+            how="{total} * 5 // 100 * 2**30 // 2**21",
             unit="blocks",
             answer=lambda total: total * GIB // 20 // BLOCK,
             tolerance=1.01,

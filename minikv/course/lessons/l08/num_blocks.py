@@ -145,6 +145,8 @@ BLOCKS_WRONG = {
     "bytes_left": lambda t, u, used, peak, now, b: int(t * u - used - (peak - now)),
     "rounds_up": lambda t, u, used, peak, now, b: -(-int(t * u - used - (peak - now)) // b),
     "a_float": lambda t, u, used, peak, now, b: (t * u - used - (peak - now)) // b,
+    "terms_in_mib": lambda t, u, used, peak, now, b: int((t * u - used - (peak - now)) / MIB) // b,
+    "mib_into_bytes": lambda t, u, used, peak, now, b: _blocks(t * MIB, u, used + peak - now, b),
     "at_least_one": lambda t, u, used, peak, now, b: max(1, _blocks(t, u, used + peak - now, b)),
 }
 
