@@ -6,7 +6,7 @@
 # minutes = 30
 # [title]
 # en = "Nine tenths of what? The same words in other engines"
-# zh = "0.9 是谁的十分之九？同样的词在别的引擎里"
+# zh = "0.9 占的是什么？同样的词在别的引擎里"
 # [t4]
 # en = "Arithmetic on the CPU: a T4 shows the same numbers."
 # zh = "全是 CPU 上的算术：T4 上看到的数字相同。"
@@ -14,86 +14,92 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# In March 2024 somebody cannot start a Mistral-7B.
-# The program's error says to increase `--mem-fraction-static`, the manual says to decrease it.
-# [SGLang #322](https://github.com/sgl-project/sglang/issues/322) asks:
+# You move a server from one engine to another and keep its memory fraction, say 0.95. In vLLM the model starts. In SGLang it runs out of memory with the same number, and with a smaller one the number of tokens is negative. Nothing else has changed: the same model, the same card.
 #
-# > Should I increase or decrease `--mem-fraction-static`?
+# The number is the same. What it is a share *of* is not, and neither is what has to fit into it.
 #
-# Eight months later somebody tries both ([#1869](https://github.com/sgl-project/sglang/issues/1869)): with a larger value a Gemma2-9B runs out of memory, with a smaller one the number of tokens is negative.
-# In vLLM the same model starts on the same card with 0.95.
-# And in 2026 a collection of recipes that gives vLLM 0.95 finds that SGLang fails with it ([llm-d #1840](https://github.com/llm-d/llm-d/pull/1840)).
+# **What is the fraction a share of in each engine, and how much memory is left?**
 #
-# The number was the same.
-# What it is a share *of* was not, and neither was what has to fit into it.
+# After this appendix you can
 #
-# **Of what is the fraction a share, in which engine, and what is left?**
-# %% [markdown] key="question" lang="zh" src="7d6dc9ff"
+# - **compute** the cache that a fraction gives in four engines, and the fraction that gives the same cache in each;
+# - **say** what has to fit beside it, and what a second engine on the card finds;
+# - **translate** the words and flags of vLLM, SGLang, TensorRT-LLM, llama.cpp and transformers into ours.
+#
+# You need the formula of [lesson 08](08_allocate_kv_cache.ipynb).
+# %% [markdown] key="question" lang="zh" src="5590e382"
 # ## 问题
 #
-# 2024 年 3 月，有人启动不了 Mistral-7B。
-# 程序报错说要调大 `--mem-fraction-static`，文档却说要调小。
-# [SGLang #322](https://github.com/sgl-project/sglang/issues/322) 问道：
+# 你把服务从一个引擎搬到另一个引擎，显存比例照抄，比如 0.95。在 vLLM 里能启动；在 SGLang 里，同样的数却显存不足，调小之后 token 数又成了负的。模型没变，卡也没变。
 #
-# > Should I increase or decrease `--mem-fraction-static`?（到底该调大还是调小？）
+# 数字相同，不同的是它占的是**哪个总量**的比例，以及哪些东西要装进这个比例里。
 #
-# 八个月后有人两头都试了（[#1869](https://github.com/sgl-project/sglang/issues/1869)）：调大，Gemma2-9B 显存不足；调小，token 数成了负数。
-# 同一张卡上，vLLM 设 0.95 就能加载这个模型。
-# 到了 2026 年，有个配方集给 vLLM 用 0.95，换成 SGLang 却显存不足（[llm-d #1840](https://github.com/llm-d/llm-d/pull/1840)）。
+# **在各个引擎里，这个比例占的是什么？还剩多少显存？**
 #
-# 数字没变。
-# 变的是它占**谁**的比例，以及哪些东西要装进这个比例里。
+# 学完本附录，你能够：
 #
-# **在各个引擎里，这个比例究竟占谁的，还剩多少**？
-
-# %% key="predict_vllm"
-predict("same_fraction", ...)
-
-# %% key="predict_trtllm"
-predict("of_what_is_free", ...)
+# - **算出**同一个比例在四个引擎里各给出多大的缓存，以及要得到同样大的缓存，各该填多少；
+# - **说出**缓存之外还要放下什么，以及同一张卡上第二个引擎会看到什么；
+# - 把 vLLM、SGLang、TensorRT-LLM、llama.cpp 和 transformers 的词和参数**对应**到我们的叫法。
+#
+# 本附录用到[第 08 课](08_allocate_kv_cache.ipynb)的公式。
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula, four times
 #
 # | engine | its word | the pool | a share of |
 # |---|---|---|---|
-# | minikv, nano-vllm | `utilization` | $f\,T - o - w - a$ | all memory, for everybody on the card |
+# | minikv, nano-vllm | `utilization` | $f\,T - o - w - a$ | all memory, for all processes on the card |
 # | vLLM | `gpu_memory_utilization` | $f\,T - w - a$ | all memory, for this process |
 # | SGLang | `mem_fraction_static` | $f\,(T - o) - w$ | what was free before loading, for weights and cache |
 # | TensorRT-LLM | `free_gpu_memory_fraction` | $f\,(T - o - w - a)$ | what is free in the end, for the cache alone |
 #
-# | symbol | meaning | unit |
+# | symbol | meaning | value here (GB) |
 # |---|---|---|
-# | $f$ | the fraction | 1 |
-# | $T$ | all memory of the GPU | bytes |
-# | $o$ | outside: taken before the engine looks first (other processes, its own CUDA context, NCCL) | bytes |
-# | $w$ | weights | bytes |
-# | $a$ | activations: what the largest forward adds | bytes |
+# | $f$ | the fraction | 0.9 |
+# | $T$ | all memory of the GPU | 80 |
+# | $o$ | outside: taken before the engine looks first (other processes, its own CUDA context, NCCL) | 6 |
+# | $w$ | weights | 20 |
+# | $a$ | activations: what the largest forward adds | 4 |
 #
-# These are sums from the engines' own source, as we read it:
+# With these round numbers the pools are
+#
+# - minikv: $0.9 \cdot 80 - 6 - 20 - 4 = 42$ GB;
+# - vLLM: $0.9 \cdot 80 - 20 - 4 = 48$ GB;
+# - SGLang: $0.9 \cdot (80 - 6) - 20 = 46.6$ GB;
+# - TensorRT-LLM: $0.9 \cdot (80 - 6 - 20 - 4) = 45$ GB.
+#
+# We read these sums in the engines' own source:
 #
 # - vLLM, [`gpu_worker.py`](https://github.com/vllm-project/vllm/blob/35d5cda123ec28581759b6d34cde8052314fb1e6/vllm/v1/worker/gpu_worker.py): `requested_memory` is taken from `total_memory`, and the start is refused unless that much is free
 # - SGLang, [`model_runner_kv_cache_mixin.py`](https://github.com/sgl-project/sglang/blob/001ccef0072a4537d4ec6bdd50a73e6feb2c907d/python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py) and [its guide](https://github.com/sgl-project/sglang/blob/21ff1af011c4b30ac5fe7865c6ebb8533eba0f02/docs/advanced_features/hyperparameter_tuning.md): "mem_fraction_static = (model weights + KV cache pool) / GPU memory capacity"
 # - TensorRT-LLM, [`_util.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/d8ae02caed59708512e5aa578a09bb09f365bfed/tensorrt_llm/_torch/pyexecutor/_util.py) and [its example](https://nvidia.github.io/TensorRT-LLM/examples/kvcacheconfig.html): "90% of free GPU memory"
 #
-# They leave out CUDA graphs and what grows outside torch during a warm-up; an engine's log has the last word.
-# %% [markdown] key="formula" lang="zh" src="9f5a7ae2"
+# They leave out CUDA graphs and what grows outside torch during a warm-up, so an engine's log has the last word.
+# %% [markdown] key="formula" lang="zh" src="e7e3859f"
 # ## 公式，四个版本
 #
-# | 引擎 | 它的叫法 | 块池 | 占谁的比例 |
+# | 引擎 | 它的叫法 | 块池 | 占的是 |
 # |---|---|---|---|
 # | minikv、nano-vllm | `utilization` | $f\,T - o - w - a$ | 全部显存，卡上所有进程共用 |
 # | vLLM | `gpu_memory_utilization` | $f\,T - w - a$ | 全部显存，只管本进程 |
 # | SGLang | `mem_fraction_static` | $f\,(T - o) - w$ | 加载前的空闲显存，装权重和缓存 |
 # | TensorRT-LLM | `free_gpu_memory_fraction` | $f\,(T - o - w - a)$ | 最后还空闲的显存，只装缓存 |
 #
-# | 符号 | 含义 | 单位 |
+# | 符号 | 含义 | 本例取值（GB） |
 # |---|---|---|
-# | $f$ | 比例 | 1 |
-# | $T$ | GPU 的全部显存 | 字节 |
-# | $o$ | 引擎第一次查看之前已被占用的（其他进程、自己的 CUDA 上下文、NCCL） | 字节 |
-# | $w$ | 权重 | 字节 |
-# | $a$ | 激活：最大的一次前向计算新增的部分 | 字节 |
+# | $f$ | 比例 | 0.9 |
+# | $T$ | GPU 的全部显存 | 80 |
+# | $o$ | 引擎第一次查看之前已被占用的（其他进程、自己的 CUDA 上下文、NCCL） | 6 |
+# | $w$ | 权重 | 20 |
+# | $a$ | 激活：最大的一次前向计算新增的部分 | 4 |
+#
+# 用这些整数代入，块池分别是：
+#
+# - minikv：$0.9 \cdot 80 - 6 - 20 - 4 = 42$ GB；
+# - vLLM：$0.9 \cdot 80 - 20 - 4 = 48$ GB；
+# - SGLang：$0.9 \cdot (80 - 6) - 20 = 46.6$ GB；
+# - TensorRT-LLM：$0.9 \cdot (80 - 6 - 20 - 4) = 45$ GB。
 #
 # 这些算式取自各引擎的源码，以我们读到的版本为准：
 #
@@ -101,18 +107,24 @@ predict("of_what_is_free", ...)
 # - SGLang，[`model_runner_kv_cache_mixin.py`](https://github.com/sgl-project/sglang/blob/001ccef0072a4537d4ec6bdd50a73e6feb2c907d/python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py)，以及[它的指南](https://github.com/sgl-project/sglang/blob/21ff1af011c4b30ac5fe7865c6ebb8533eba0f02/docs/advanced_features/hyperparameter_tuning.md)：“mem_fraction_static = (model weights + KV cache pool) / GPU memory capacity”
 # - TensorRT-LLM，[`_util.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/d8ae02caed59708512e5aa578a09bb09f365bfed/tensorrt_llm/_torch/pyexecutor/_util.py)，以及[它的示例](https://nvidia.github.io/TensorRT-LLM/examples/kvcacheconfig.html)：“90% of free GPU memory”（空闲显存的 90%）
 #
-# CUDA 图和预热期间 torch 之外的增长不在算式里；最后以引擎的日志为准。
+# CUDA 图和预热期间 torch 之外的增长不在算式里，所以最后以引擎的日志为准。
+
+# %% key="predict_vllm"
+predict("same_fraction", ...)
+
+# %% key="predict_trtllm"
+predict("of_what_is_free", ...)
 
 # %% [markdown] key="same_number" lang="en"
 # ## One number, four pools
 #
-# Llama-3.1-8B on an H100, the fraction 0.9 everywhere.
-# `left` is what is still free in the largest forward: CUDA graphs and surprises have to fit into it.
-# %% [markdown] key="same_number" lang="zh" src="9c9c4903"
+# Now Llama-3.1-8B on an H100, with the fraction 0.9 everywhere.
+# `left` is what is still free in the largest forward. CUDA graphs and surprises have to fit into it.
+# %% [markdown] key="same_number" lang="zh" src="883ed3d4"
 # ## 同一个数，四个块池
 #
-# H100 上的 Llama-3.1-8B，比例都取 0.9。
-# “剩余”是最大的一次前向计算时还空闲的显存，CUDA 图和意外都要靠它。
+# 现在看 H100 上的 Llama-3.1-8B，比例都取 0.9。
+# “剩余”是最大的一次前向计算时还空闲的显存，CUDA 图和意外的占用都要放进这里。
 
 # %% key="pools"
 from minikv.plan import plan_memory
@@ -128,17 +140,17 @@ for engine, option in OPTIONS.items():
     print(t("pool_line", option=option, gib=pool / GIB, tokens=pool // token, left=left / GIB))
 
 # %% [markdown] key="pools_read" lang="en"
-# For a small model on a large card they lie close together: weights and activations are small beside the card.
+# For a small model on a large card the four lie close together, because weights and activations are small beside the card.
 # That is why the confusion goes unnoticed for so long.
 #
 # ## Where they part
 #
-# Now a larger model, prefills of 32,768 tokens at once, and another process that holds 6 GiB.
-# %% [markdown] key="pools_read" lang="zh" src="f087016d"
-# 小模型放在大卡上，四个数相差不多：权重和激活相对整张卡都很小。
-# 所以这样混用，很久都没人发现。
+# Let's take a larger model, prefills of 32,768 tokens at once, and another process that holds 6 GiB.
+# %% [markdown] key="pools_read" lang="zh" src="3cecff9e"
+# 小模型放在大卡上，四个数相差不多，因为权重和激活相对整张卡都很小。
+# 所以把它们混为一谈，往往很久都不会被发现。
 #
-# ## 分道扬镳
+# ## 差别显现的时候
 #
 # 现在换大一点的模型，一次预填充 32,768 个 token，再加上一个占 6 GiB 的进程。
 
@@ -160,20 +172,20 @@ for fraction in (0.9, 0.95):
         print(" ", line + (t("too_much") if left < 0 else ""))
 
 # %% [markdown] key="parted_read" lang="en"
-# - **minikv** and **nano-vllm** let others in: what they hold comes out of our pool.
-# - **vLLM** keeps its pool and looks once, at start, whether the card has that much free.
-# - **SGLang** leaves activations out of the sum: they have to fit into the rest, $(1-f)(T-o)$. That is why 0.95 fails there. With a small value the weights alone are more than the share: hence the negative number of tokens. SGLang's guide says to reserve 5 to 8 GB for them.
-# - **TensorRT-LLM** can never promise what is not there, but 0.9 of what is free leaves a tenth of *that*, not of the card.
+# - **minikv** and **nano-vllm** count the other process: what it holds comes out of our pool.
+# - **vLLM** keeps its pool. It looks once, at start, whether the card has that much free.
+# - **SGLang** leaves activations out of the sum, so they have to fit into the rest, $(1-f)(T-o)$. That is why 0.95 fails there. With a small value the weights alone are more than the share, and the number of tokens becomes negative. SGLang's guide says to reserve 5 to 8 GB for activations.
+# - **TensorRT-LLM** can never promise what is not there. But 0.9 of what is free leaves a tenth of *that*, not of the card.
 #
 # ## One pool, four numbers
 #
-# So a deployment is moved by its pool, not by its fraction.
+# When you move a deployment, keep the pool the same, not the fraction.
 # Which number gives every engine the pool that we have?
-# %% [markdown] key="parted_read" lang="zh" src="83130dec"
-# - **minikv** 和 **nano-vllm** 把别人算进来：别人占的，从我们的块池里扣。
+# %% [markdown] key="parted_read" lang="zh" src="1f1c827f"
+# - **minikv** 和 **nano-vllm** 会把别的进程算进来：它占多少，我们的块池就少多少。
 # - **vLLM** 的块池不受影响，只在启动时看一眼，卡上是不是真有那么多空闲。
-# - **SGLang** 的算式里没有激活，它们要装进剩下的 $(1-f)(T-o)$ 里。0.95 在那里失败，原因就在这里。调小了，光是权重就超过这个比例，所以 token 数会变负。SGLang 的指南建议为激活留 5 到 8 GB。
-# - **TensorRT-LLM** 不会许诺没有的显存；但空闲显存的 0.9，留下的只是**那部分**的十分之一，而不是整张卡的。
+# - **SGLang** 的算式里没有激活，所以激活要装进剩下的 $(1-f)(T-o)$ 里，0.95 在那里失败就是这个原因。调小了，光是权重就超过这个比例，token 数就变成负的。SGLang 的指南建议为激活留 5 到 8 GB。
+# - **TensorRT-LLM** 不会用到没有的显存；但空闲显存的 0.9，留下的只是**那部分**的十分之一，而不是整张卡的。
 #
 # ## 同一个块池，四个数
 #
@@ -189,13 +201,13 @@ for engine, option in OPTIONS.items():
 # %% [markdown] key="two" lang="en"
 # ## Two engines on one card
 #
-# Each is to have half.
-# What does the second one find, when the first is up?
-# %% [markdown] key="two" lang="zh" src="b2c2b9ad"
+# Each engine is to have half of the card, so both get 0.45.
+# What does the second one find when the first is up?
+# %% [markdown] key="two" lang="zh" src="bcf63ebf"
 # ## 一张卡上两个引擎
 #
-# 各要一半。
-# 第一个起来之后，第二个看到的是什么？
+# 两个引擎各要半张卡，所以都填 0.45。
+# 第一个启动之后，第二个看到的是什么？
 
 # %% key="two_on_one"
 small = plan_memory("Qwen3-4B", gpu="H100 SXM 80GB")
@@ -209,21 +221,21 @@ for engine, option in OPTIONS.items():
 
 # %% [markdown] key="two_read" lang="en"
 # vLLM's word means the same to both.
-# In the other three, the second one gets a share of something smaller, or pays for the first; a negative pool is an engine that does not start.
+# In the other three, the second engine gets a share of something smaller, or pays for the first. A negative pool means that the engine does not start.
 #
 # ## The log's own word
 #
-# A last word that changed its meaning within one engine: the *tokens* of vLLM's start-up line.
-# [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691): for a hybrid model, 290,864 tokens and 33.04 requests of 32,768 tokens do not go together.
+# One word changed its meaning within a single engine: the *tokens* of vLLM's start-up line.
+# For a hybrid model, one log says 290,864 tokens and 33.04 requests of 32,768 tokens, which do not go together.
 # `tokens_printed` computes that line, by the rule up to v0.20 and by the one since.
-# %% [markdown] key="two_read" lang="zh" src="a12c81ec"
+# %% [markdown] key="two_read" lang="zh" src="685245f9"
 # vLLM 的这个词，对两个引擎意思一样。
-# 另外三家，第二个引擎拿到的是更小的总量的一部分，或者要替第一个买单；块池为负，就是起不来。
+# 另外三家，第二个引擎拿到的是一个更小的总量的一部分，或者要替第一个承担占用。块池为负，就是启动不了。
 #
 # ## 日志里的词
 #
-# 最后一个词，在同一个引擎里就变了意思：vLLM 启动日志里的 tokens。
-# [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691)：混合模型的日志里，290,864 个 token 和 33.04 个 32,768 token 的请求对不上。
+# 有一个词在同一个引擎里就变了意思，那就是 vLLM 启动日志里的 tokens。
+# 例如某个混合模型的日志写着 290,864 个 token，又写着 33.04 个 32,768 token 的请求，两个数对不上。
 # `tokens_printed` 会算出这一行，v0.20 及以前的算法和之后的算法都有。
 
 # %% key="printed"
@@ -238,44 +250,222 @@ for rule in ("old", "new"):
     print(t("printed_line", rule=t(rule), tokens=tokens, blocks=blocks, requests=requests))
 
 # %% [markdown] key="words" lang="en"
-# The same pool, the same requests; 3.7 times the tokens on paper.
-# `minikv check-log server.log` does this for a log of yours.
+# The pool is the same and so are the requests, but the log names 3.7 times the tokens.
+# `minikv check-log server.log` does this for a log of your own.
 #
-# ## The other words
+# ## Where you come from
 #
-# | what it is | minikv | vLLM | SGLang | TensorRT-LLM |
-# |---|---|---|---|---|
-# | tokens that are stored together | block, `block_size` | block, `block_size` | page, `page_size` | block, `tokens_per_block` |
-# | a beginning that is found again | prefix cache | automatic prefix caching | radix cache | KV cache reuse |
-# | the most tokens of one step | `max_batched_tokens` | `max_num_batched_tokens` | `chunked_prefill_size`, for a prefill | `max_num_tokens` |
-# | the most sequences at once | `max_num_seqs` | `max_num_seqs` | `max_running_requests` | `max_batch_size` |
-# | taking blocks back | preemption | preemption | retraction: "Retract requests" | pausing, with `MAX_UTILIZATION` |
-# | "full" | blocks in use | KV cache usage | `token usage` | used blocks |
-# | saying it in bytes instead | `kv_bytes` | `kv_cache_memory_bytes` | `max_total_tokens`, in tokens | `max_tokens`, in tokens |
+# Five tables follow, one for each engine. On the left is what you want to say, in the middle the engine's word or flag, on the right our call. Flags move between versions, so search for the word if yours is not there.
+# Where you can give a number of bytes or of tokens, do: it means the same everywhere.
 #
-# The last row is the way out of this appendix: where a number of bytes or tokens can be given, it means the same everywhere.
-# %% [markdown] key="words" lang="zh" src="1ccfa397"
-# 块池相同，请求数相同，纸面上的 token 数却是 3.7 倍。
+# ### vLLM
+#
+# | you want | in vLLM | here |
+# |---|---|---|
+# | a share of the GPU | `--gpu-memory-utilization`, for this process | `LLM(utilization=...)`, for all processes |
+# | the cache in bytes | `--kv-cache-memory-bytes` | `LLM(kv_bytes=...)` |
+# | the number of blocks | `--num-gpu-blocks-override` | `LLM(num_blocks=...)` |
+# | the tokens of a block | `--block-size` | `LLM(block_size=...)` |
+# | the most tokens of a step | `--max-num-batched-tokens` | `LLM(max_batched_tokens=...)` |
+# | the most sequences at once | `--max-num-seqs` | `LLM(max_num_seqs=...)` |
+# | the longest request | `--max-model-len` | `LLM(max_model_len=...)` |
+# | smaller K and V | `--kv-cache-dtype fp8` | `LLM(kv_dtype="fp8_e4m3")` |
+# | a prompt's beginning, found again | automatic prefix caching, `cache_salt` | always on; `llm.generate(..., salt=...)` |
+# | several GPUs | `--tensor-parallel-size` | `LLM(tp=...)`, under torchrun |
+# | drafts from the prompt | `--speculative-config`, method `ngram` | `LLM(prompt_lookup=4)` |
+# | no CUDA graphs | `--enforce-eager` | `LLM(enforce_eager=True)` |
+# | its log explained | `GPU KV cache size: ... tokens` | `minikv check-log server.log` |
+#
+# A keyword of vLLM that you give to `LLM` is answered by an error that names ours.
+#
+# ### SGLang
+#
+# | you want | in SGLang | here |
+# |---|---|---|
+# | a share of the GPU | `--mem-fraction-static`, for weights and cache | `fraction_for("sglang", ...)` converts |
+# | the cache in tokens | `--max-total-tokens` | `LLM(num_blocks=...)`, tokens / block size |
+# | the tokens of a page | `--page-size` | `LLM(block_size=...)` |
+# | a prompt's beginning, found again | RadixAttention, a tree; `--disable-radix-cache` | a chain of digests, always on ([lesson 09](09_pages_and_blocks.ipynb)) |
+# | the most tokens of a prefill step | `--chunked-prefill-size` | `LLM(max_batched_tokens=...)` |
+# | the most sequences at once | `--max-running-requests` | `LLM(max_num_seqs=...)` |
+# | the longest request | `--context-length` | `LLM(max_model_len=...)` |
+# | blocks taken back | "Retract requests", `--schedule-conservativeness` | preemption ([lesson 11b](11b_when_blocks_run_out.ipynb)) |
+# | a second tier on the host | `--enable-hierarchical-cache`, `--hicache-ratio` | `LLM(cpu_kv_bytes=...)` |
+# | several GPUs | `--tp-size` | `LLM(tp=...)` |
+# | how full it is | `token usage: 0.82` in the log | `monitor.cache(llm)` |
+#
+# ### TensorRT-LLM
+#
+# | you want | in TensorRT-LLM | here |
+# |---|---|---|
+# | a share of the GPU | `KvCacheConfig(free_gpu_memory_fraction=...)`, of what is free | `fraction_for("tensorrt-llm", ...)` converts |
+# | the cache in tokens | `KvCacheConfig(max_tokens=...)` | `LLM(num_blocks=...)`, tokens / block size |
+# | the tokens of a block | `tokens_per_block` (32) | `LLM(block_size=...)` (16) |
+# | a prompt's beginning, found again | `enable_block_reuse` | always on |
+# | the most tokens of a step | `max_num_tokens` | `LLM(max_batched_tokens=...)` |
+# | the most sequences at once | `max_batch_size` | `LLM(max_num_seqs=...)` |
+# | the longest request | `max_seq_len` | `LLM(max_model_len=...)` |
+# | smaller K and V | `KvCacheConfig(dtype="fp8")` | `LLM(kv_dtype="fp8_e4m3")` |
+# | a second tier on the host | `host_cache_size`, in bytes | `LLM(cpu_kv_bytes=...)` |
+# | old tokens forgotten | `max_attention_window`, `sink_token_length` | `LLM(eviction=...)` ([lesson 14](14_what_to_forget.ipynb)) |
+# | blocks taken back, or never given | pausing with `MAX_UTILIZATION`; `GUARANTEED_NO_EVICT` | preemption; admission control ([lesson 18](18_capstone.ipynb)) |
+#
+# ### llama.cpp
+#
+# | you want | in llama.cpp | here |
+# |---|---|---|
+# | what fits, before you start | `--fit`, which sets what you left unset | `minikv plan model.gguf --gpu "RTX 4090"` |
+# | the cache in tokens | `-c`, `--ctx-size` | `LLM(cache="linear", max_model_len=...)` |
+# | sequences at once | `-np`, `--parallel`: slots | `LLM(max_num_seqs=...)` |
+# | the tokens of a step | `-b`, `--batch-size`; `-ub`, `--ubatch-size` | `LLM(max_batched_tokens=...)` |
+# | smaller K and V | `-ctk q8_0 -ctv q8_0` | `plan_memory(kv_dtype="q8_0")`; `LLM(kv_dtype="int8")` |
+# | layers on the GPU | `-ngl`, `--n-gpu-layers` | `minikv plan` says how many |
+# | K and V on the host | `-nkvo`, `--no-kv-offload` | `LLM(cpu_kv_bytes=...)` |
+# | windows kept in full | `--swa-full` | never; a layer with a window keeps the window ([lesson 02b](02b_layers_that_differ.ipynb)) |
+# | several GPUs | `-sm layer`, `-ts` | `LLM(tp=...)` splits heads, not layers |
+#
+# llama.cpp has slots in place of blocks, much like the linear cache of [lesson 06](06_the_linear_cache.ipynb), in which a sequence has its row. (With `--kv-unified` the slots share one buffer.)
+#
+# ### transformers
+#
+# | you want | in transformers | here |
+# |---|---|---|
+# | a cache that grows | `DynamicCache`, the default | what [lesson 07](07_allocate_once.ipynb) measures |
+# | a cache of fixed size | `StaticCache`, `cache_implementation="static"` | `LLM(cache="linear", max_model_len=...)` |
+# | smaller K and V | `QuantizedCache`, `cache_implementation="quantized"` | `LLM(kv_dtype="int8")` |
+# | K and V on the host | `cache_implementation="offloaded"` | `LLM(cpu_kv_bytes=...)` |
+# | many requests at once | `generate_batch`, `PagedAttentionCache` | `llm.generate([...])` |
+# | a share of the GPU | `max_memory_percent` | `LLM(utilization=...)` |
+# | the most new tokens | `max_new_tokens` | `SamplingParams(max_tokens=...)` |
+# | several answers | `num_return_sequences` | `SamplingParams(n=...)` |
+# | greedy, or drawn | `do_sample` | `SamplingParams(temperature=0)`, or above |
+# | drafts from the prompt | `prompt_lookup_num_tokens` | `LLM(prompt_lookup=4)` |
+# | tokens forgotten | a cache class of your own, kvpress | `install_kv_eviction(model, ...)` ([lesson 15](15_eviction_on_mla.ipynb)) |
+# | what a call has kept | - | `retention_report(...)` ([lesson 16](16_where_did_6gb_go.ipynb)) |
+#
+# ### Not NVIDIA
+#
+# The formulas do not depend on the maker of a card: give `plan_memory(..., gpu_bytes=...)` the memory that you have. PyTorch for AMD's ROCm keeps the names `torch.cuda.*`, and with them the words of [lesson 07](07_allocate_once.ipynb) and [lesson 08](08_allocate_kv_cache.ipynb). On Apple's and Intel's devices torch has other allocators, and what lesson 08 measures is not measured there, so give `kv_bytes`. We have tried none of these devices.
+# %% [markdown] key="words" lang="zh" src="43039da3"
+# 块池相同，请求数也相同，日志里的 token 数却是 3.7 倍。
 # 要核对你自己的日志，用 `minikv check-log server.log`。
 #
-# ## 其他的词
+# ## 你从哪个引擎来
 #
-# | 是什么 | minikv | vLLM | SGLang | TensorRT-LLM |
-# |---|---|---|---|---|
-# | 放在一起的一组 token | 块，`block_size` | block，`block_size` | page，`page_size` | block，`tokens_per_block` |
-# | 能再次找到的开头 | 前缀缓存 | automatic prefix caching | radix cache | KV cache reuse |
-# | 一步最多的 token 数 | `max_batched_tokens` | `max_num_batched_tokens` | `chunked_prefill_size`（预填充） | `max_num_tokens` |
-# | 同时最多的序列数 | `max_num_seqs` | `max_num_seqs` | `max_running_requests` | `max_batch_size` |
-# | 把块收回来 | 抢占 | preemption | retraction（“Retract requests”） | pause（`MAX_UTILIZATION` 策略下） |
-# | “满了” | 在用的块 | KV cache usage | `token usage` | used blocks |
-# | 直接给出大小 | `kv_bytes` | `kv_cache_memory_bytes` | `max_total_tokens`，单位是 token | `max_tokens`，单位是 token |
+# 下面五张表，每个引擎一张。左边是你想做的事，中间是那个引擎的词或参数，右边是我们的调用。参数会随版本变动，找不到时就按这个词去搜。
+# 凡是能直接给字节数或 token 数的地方，就给字节数或 token 数，因为它们的意思处处相同。
 #
-# 最后一行就是本附录的出路：能直接给字节数或 token 数的地方，意思处处相同。
+# ### vLLM
+#
+# | 想做什么 | 在 vLLM 里 | 在这里 |
+# |---|---|---|
+# | 设定显存比例 | `--gpu-memory-utilization`，只管本进程 | `LLM(utilization=...)`，所有进程合计 |
+# | 直接给缓存的字节数 | `--kv-cache-memory-bytes` | `LLM(kv_bytes=...)` |
+# | 直接给块数 | `--num-gpu-blocks-override` | `LLM(num_blocks=...)` |
+# | 每块的 token 数 | `--block-size` | `LLM(block_size=...)` |
+# | 一步最多的 token 数 | `--max-num-batched-tokens` | `LLM(max_batched_tokens=...)` |
+# | 同时最多的序列数 | `--max-num-seqs` | `LLM(max_num_seqs=...)` |
+# | 最长的请求 | `--max-model-len` | `LLM(max_model_len=...)` |
+# | 更小的 K 和 V | `--kv-cache-dtype fp8` | `LLM(kv_dtype="fp8_e4m3")` |
+# | 再次找到提示词的开头 | automatic prefix caching、`cache_salt` | 始终开启；`llm.generate(..., salt=...)` |
+# | 多块 GPU | `--tensor-parallel-size` | `LLM(tp=...)`，由 torchrun 启动 |
+# | 从提示词里取草稿 | `--speculative-config`，方法 `ngram` | `LLM(prompt_lookup=4)` |
+# | 不用 CUDA 图 | `--enforce-eager` | `LLM(enforce_eager=True)` |
+# | 看懂它的日志 | `GPU KV cache size: ... tokens` | `minikv check-log server.log` |
+#
+# 把 vLLM 的关键字参数传给 `LLM`，会得到一个错误，告诉你这里用的名字。
+#
+# ### SGLang
+#
+# | 想做什么 | 在 SGLang 里 | 在这里 |
+# |---|---|---|
+# | 设定显存比例 | `--mem-fraction-static`，装权重和缓存 | 用 `fraction_for("sglang", ...)` 换算 |
+# | 直接给 token 数 | `--max-total-tokens` | `LLM(num_blocks=...)`，token 数除以块大小 |
+# | 每页的 token 数 | `--page-size` | `LLM(block_size=...)` |
+# | 再次找到提示词的开头 | RadixAttention（基数树）；`--disable-radix-cache` | 摘要链，始终开启（[第 09 课](09_pages_and_blocks.ipynb)） |
+# | 一步预填充最多的 token 数 | `--chunked-prefill-size` | `LLM(max_batched_tokens=...)` |
+# | 同时最多的序列数 | `--max-running-requests` | `LLM(max_num_seqs=...)` |
+# | 最长的请求 | `--context-length` | `LLM(max_model_len=...)` |
+# | 把块收回来 | “Retract requests”、`--schedule-conservativeness` | 抢占（[第 11b 课](11b_when_blocks_run_out.ipynb)） |
+# | 主机上的第二级缓存 | `--enable-hierarchical-cache`、`--hicache-ratio` | `LLM(cpu_kv_bytes=...)` |
+# | 多块 GPU | `--tp-size` | `LLM(tp=...)` |
+# | 缓存有多满 | 日志里的 `token usage: 0.82` | `monitor.cache(llm)` |
+#
+# ### TensorRT-LLM
+#
+# | 想做什么 | 在 TensorRT-LLM 里 | 在这里 |
+# |---|---|---|
+# | 设定显存比例 | `KvCacheConfig(free_gpu_memory_fraction=...)`，占空闲显存 | 用 `fraction_for("tensorrt-llm", ...)` 换算 |
+# | 直接给 token 数 | `KvCacheConfig(max_tokens=...)` | `LLM(num_blocks=...)`，token 数除以块大小 |
+# | 每块的 token 数 | `tokens_per_block`（32） | `LLM(block_size=...)`（16） |
+# | 再次找到提示词的开头 | `enable_block_reuse` | 始终开启 |
+# | 一步最多的 token 数 | `max_num_tokens` | `LLM(max_batched_tokens=...)` |
+# | 同时最多的序列数 | `max_batch_size` | `LLM(max_num_seqs=...)` |
+# | 最长的请求 | `max_seq_len` | `LLM(max_model_len=...)` |
+# | 更小的 K 和 V | `KvCacheConfig(dtype="fp8")` | `LLM(kv_dtype="fp8_e4m3")` |
+# | 主机上的第二级缓存 | `host_cache_size`，单位是字节 | `LLM(cpu_kv_bytes=...)` |
+# | 淘汰旧 token | `max_attention_window`、`sink_token_length` | `LLM(eviction=...)`（[第 14 课](14_what_to_forget.ipynb)） |
+# | 收回块，或者保证不收回 | `MAX_UTILIZATION` 策略下暂停；`GUARANTEED_NO_EVICT` | 抢占；准入控制（[第 18 课](18_capstone.ipynb)） |
+#
+# ### llama.cpp
+#
+# | 想做什么 | 在 llama.cpp 里 | 在这里 |
+# |---|---|---|
+# | 启动之前知道放得下什么 | `--fit`，替你填好没有设置的参数 | `minikv plan model.gguf --gpu "RTX 4090"` |
+# | 直接给 token 数 | `-c`、`--ctx-size` | `LLM(cache="linear", max_model_len=...)` |
+# | 同时运行的序列数 | `-np`、`--parallel`，叫作 slot | `LLM(max_num_seqs=...)` |
+# | 一步的 token 数 | `-b`、`--batch-size`；`-ub`、`--ubatch-size` | `LLM(max_batched_tokens=...)` |
+# | 更小的 K 和 V | `-ctk q8_0 -ctv q8_0` | `plan_memory(kv_dtype="q8_0")`；`LLM(kv_dtype="int8")` |
+# | 放到 GPU 上的层数 | `-ngl`、`--n-gpu-layers` | `minikv plan` 会算出放得下几层 |
+# | K 和 V 放在主机上 | `-nkvo`、`--no-kv-offload` | `LLM(cpu_kv_bytes=...)` |
+# | 滑动窗口层也保存全长 | `--swa-full` | 没有；带窗口的层只保存窗口（[第 02b 课](02b_layers_that_differ.ipynb)） |
+# | 多块 GPU | `-sm layer`、`-ts` | `LLM(tp=...)`，按头切分，不是按层 |
+#
+# llama.cpp 用 slot 而不用块，很像[第 06 课](06_the_linear_cache.ipynb)的线性缓存，每条序列占自己的一行。（加上 `--kv-unified`，各个 slot 就共用一块缓冲区。）
+#
+# ### transformers
+#
+# | 想做什么 | 在 transformers 里 | 在这里 |
+# |---|---|---|
+# | 会变大的缓存 | `DynamicCache`，默认 | [第 07 课](07_allocate_once.ipynb)测的就是它 |
+# | 固定大小的缓存 | `StaticCache`、`cache_implementation="static"` | `LLM(cache="linear", max_model_len=...)` |
+# | 更小的 K 和 V | `QuantizedCache`、`cache_implementation="quantized"` | `LLM(kv_dtype="int8")` |
+# | K 和 V 放在主机上 | `cache_implementation="offloaded"` | `LLM(cpu_kv_bytes=...)` |
+# | 同时处理许多请求 | `generate_batch`、`PagedAttentionCache` | `llm.generate([...])` |
+# | 设定显存比例 | `max_memory_percent` | `LLM(utilization=...)` |
+# | 最多生成的 token 数 | `max_new_tokens` | `SamplingParams(max_tokens=...)` |
+# | 多个回答 | `num_return_sequences` | `SamplingParams(n=...)` |
+# | 贪心还是采样 | `do_sample` | `SamplingParams(temperature=0)`，或大于 0 |
+# | 从提示词里取草稿 | `prompt_lookup_num_tokens` | `LLM(prompt_lookup=4)` |
+# | 淘汰 token | 自己写缓存类，或用 kvpress | `install_kv_eviction(model, ...)`（[第 15 课](15_eviction_on_mla.ipynb)） |
+# | 一次调用留下了什么 | - | `retention_report(...)`（[第 16 课](16_where_did_6gb_go.ipynb)） |
+#
+# ### NVIDIA 之外的硬件
+#
+# 公式与显卡的厂商无关：把你的显存大小交给 `plan_memory(..., gpu_bytes=...)` 即可。AMD 的 ROCm 版 PyTorch 沿用 `torch.cuda.*` 这些名字，所以[第 07 课](07_allocate_once.ipynb)和[第 08 课](08_allocate_kv_cache.ipynb)的词也都在。苹果和英特尔的设备上，torch 用的是别的分配器，第 08 课测的那些数在那里测不到，所以要指定 `kv_bytes`。这几种设备我们都没有试过。
 
 # %% [markdown] key="explain_text" lang="en"
+# ## Recap
+#
+# The fraction is a share of four different things: all memory for all processes (minikv), all memory for one process (vLLM), what was free before loading (SGLang), what is free in the end (TensorRT-LLM).
+# On a card of 80 GB with 6 GB outside, 20 GB of weights and 4 GB of activations, 0.9 gives pools of 42, 48, 46.6 and 45 GB.
+# Only vLLM's word gives two engines on one card the same.
+# A number of bytes or tokens means the same in every engine, so move that, and not the fraction.
+#
 # ## Check yourself
-# %% [markdown] key="explain_text" lang="zh" src="8f45d9d8"
+#
+# Say each answer aloud, then compare with `explain(..., reveal=True)`.
+# %% [markdown] key="explain_text" lang="zh" src="a621ee7d"
+# ## 本课小结
+#
+# 同一个“比例”在四家占的东西不同：minikv 占全部显存、所有进程合计，vLLM 占全部显存、只管本进程，SGLang 占加载前的空闲显存，TensorRT-LLM 占最后还空闲的显存。
+# 例如 80 GB 的卡，外部占 6 GB，权重 20 GB，激活 4 GB，那么 0.9 给出的块池分别是 42、48、46.6 和 45 GB。
+# 一张卡上放两个引擎时，只有 vLLM 的比例对两边意思一样。
+# 字节数和 token 数在哪个引擎里意思都一样，所以换引擎时带过去的应该是它们，而不是比例。
+#
 # ## 自我检查
+#
+# 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
 
 # %% key="explain_1"
 explain("why_not_the_same")
@@ -286,31 +476,44 @@ explain("which_is_safe")
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
 #
-# The [runbook](repo:docs/runbook.md) has ten symptoms of a server that misbehaves: the command, how to read it, what to change, and the lesson.
+# The [runbook](repo:docs/runbook.md) has the symptoms of a server that misbehaves: the command, how to read it, what to change, and the lesson.
 #
 # | symptom | the command that decides |
 # |---|---|
 # | it starts, and dies in the first long prompt | `startup.left_bytes(pool_bytes(engine, startup, fraction))`: negative means that it had to |
 # | it does not start beside another process | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
 # | the log says other tokens than the plan | `minikv check-log server.log` |
-# %% [markdown] key="stuck" lang="zh" src="d4f342e6"
+# %% [markdown] key="stuck" lang="zh" src="b495fb83"
 # ## 卡住了怎么办
 #
-# [运行手册](repo:docs/runbook.zh.md)列了服务器的十种毛病：用哪条命令、怎么读、改什么、看哪一课。
+# [运行手册](repo:docs/runbook.zh.md)列了服务器的各种毛病：用哪条命令、怎么读、改什么、看哪一课。
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 能启动，遇到第一个长提示词就垮 | `startup.left_bytes(pool_bytes(engine, startup, fraction))`：为负就是必然 |
-# | 旁边有别的进程时起不来 | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
+# | 能启动，遇到第一个长提示词就崩溃 | `startup.left_bytes(pool_bytes(engine, startup, fraction))`：为负，就必然如此 |
+# | 旁边有别的进程时启动不了 | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
 # | 日志里的 token 数和规划不符 | `minikv check-log server.log` |
+
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - In March 2024 a user could not start a Mistral-7B: the program's error said to increase `--mem-fraction-static`, the manual said to decrease it ([SGLang #322](https://github.com/sgl-project/sglang/issues/322)). Eight months later another user tried both ([#1869](https://github.com/sgl-project/sglang/issues/1869)): with a larger value a Gemma2-9B ran out of memory, with a smaller one the number of tokens was negative, and in vLLM the same model started on the same card with 0.95. "Where they part" shows why.
+# - In 2026 a collection of recipes that gives vLLM 0.95 found that SGLang fails with it ([llm-d #1840](https://github.com/llm-d/llm-d/pull/1840)).
+# - The 290,864 tokens and 33.04 requests are from [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691); "The log's own word" computes both.
+# %% [markdown] key="wild" lang="zh" src="52270ae8"
+# ## 实战现场
+#
+# - 2024 年 3 月，一位用户启动不了 Mistral-7B：程序报错说要调大 `--mem-fraction-static`，文档却说要调小（[SGLang #322](https://github.com/sgl-project/sglang/issues/322)）。八个月后，另一位用户两头都试了（[#1869](https://github.com/sgl-project/sglang/issues/1869)）：调大，Gemma2-9B 显存不足；调小，token 数成了负数；而同一张卡上，vLLM 设 0.95 就能加载这个模型。原因见“差别显现的时候”一节。
+# - 2026 年，有个配方集给 vLLM 用 0.95，换成 SGLang 却显存不足（[llm-d #1840](https://github.com/llm-d/llm-d/pull/1840)）。
+# - 290,864 个 token 和 33.04 个请求出自 [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691)，“日志里的词”一节把两个数都算了出来。
 
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Every formula of the course on one page: [appendix E](E_cheat_sheet.ipynb).
-# And if you have a card at hand: [lesson 08](08_allocate_kv_cache.ipynb) measures $o$, $w$ and $a$ on it.
-# %% [markdown] key="next" lang="zh" src="cb07dd93"
+# [Appendix E](E_cheat_sheet.ipynb) has every formula of the course on one page.
+# And if you have a card at hand, [lesson 08](08_allocate_kv_cache.ipynb) measures $o$, $w$ and $a$ on it.
+# %% [markdown] key="next" lang="zh" src="edbfb5a5"
 # ## 下一篇
 #
-# 全课程的公式都在一页上：[附录 E](E_cheat_sheet.ipynb)。
+# [附录 E](E_cheat_sheet.ipynb) 把全课程的公式放在一页上。
 # 手边有卡的话，[第 08 课](08_allocate_kv_cache.ipynb)会在卡上测出 $o$、$w$ 和 $a$。

@@ -1,13 +1,16 @@
 """Appendix D: what its cells show is what its text says, and its sources have addresses."""
 
+import inspect
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from minikv import LLM, SamplingParams
 from minikv.course.lessons import find_lesson
 from minikv.i18n import LANGUAGES
+from minikv.plan import plan_memory
 from minikv.plan.other_engines import OPTIONS
 from tests.course.mutants import assert_prediction, assert_question
 
@@ -76,3 +79,27 @@ def test_prediction(prediction):
 @pytest.mark.parametrize("key", LESSON.questions)
 def test_question(key):
     assert_question(key, "d")
+
+
+# The tables of words ---------------------------------------------------------------------------------------
+
+CALLS = {"LLM": LLM, "SamplingParams": SamplingParams, "plan_memory": plan_memory}
+
+
+def table_rows(lang):
+    """What is code in each row of the tables, one list a row."""
+    lines = "".join(cells(lang)["words"]["source"]).splitlines()
+    return [re.findall(r"`([^`]+)`", line) for line in lines if line.startswith("|")]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_keyword_that_the_tables_name_is_one_of_ours(name):
+    calls = [code for row in table_rows("en") for code in row if code.startswith(f"{name}(")]
+    named = {keyword for call in calls for keyword in re.findall(r"(\w+)=", call)}
+    assert named
+    assert named <= set(inspect.signature(CALLS[name]).parameters)
+
+
+def test_both_languages_have_the_same_five_tables():
+    assert table_rows("en") == table_rows("zh")
+    assert sum(row == [] for row in table_rows("en")) >= 10  # a head and a rule for each of the five

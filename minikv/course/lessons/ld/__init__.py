@@ -7,7 +7,7 @@ GB = 10**9
 
 
 def _card(outside: int) -> Startup:
-    """80 GB; weights 20, activations 4"""
+    """Return a card of 80 GB with 20 GB of weights and 4 GB of activations."""
     return Startup(80 * GB, outside * GB, 20 * GB, 4 * GB)
 
 
