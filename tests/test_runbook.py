@@ -52,9 +52,9 @@ def run(monkeypatch, tmp_path):
     return run
 
 
-def test_there_are_ten_and_both_languages_have_the_same_commands():
-    assert list(sections("en")) == list(sections("zh")) == list(range(1, 11))
-    for number in range(1, 11):
+def test_both_languages_have_the_same_symptoms_and_commands():
+    assert list(sections("en")) == list(sections("zh")) == list(range(1, 12))
+    for number in sections("en"):
         assert BLOCK.findall(sections("en")[number]) == BLOCK.findall(sections("zh")[number])
 
 
@@ -153,3 +153,11 @@ def test_10_judges_the_log(run):
     assert "agrees" in said
     code, said = run(10, lambda text: text.replace("Llama-3.1-8B", "Llama-2-7B"))
     assert "tp=4" in said, "the log of another model: it says what would have to be so"
+
+
+def test_11_shows_a_cache_that_grows_beside_one_that_does_not(run):
+    _, said = run(11)
+    few, many = (line.split() for line in said.splitlines() if line.endswith("B of K"))
+    assert int(few[0]) < int(many[0]) == 96 + 24 - 1
+    assert int(few[2]) < int(many[2])
+    assert "cache_grows" in said

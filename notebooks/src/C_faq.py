@@ -5,8 +5,8 @@
 # rooms = ["plan", "blocks"]
 # minutes = 25
 # [title]
-# en = "Short questions, each answered by one call"
-# zh = "短问短答：一次调用一个答案"
+# en = "FAQ: short questions, each answered by one call"
+# zh = "常见问题：短问短答，一次调用一个答案"
 # [t4]
 # en = "Arithmetic on the CPU: a T4 shows the same numbers."
 # zh = "全是 CPU 上的算术：T4 上看到的数字相同。"
@@ -14,22 +14,24 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# "KV cache is low, memory profiling does not see the remaining VRAM": [vLLM #2136](https://github.com/vllm-project/vllm/issues/2136) is one of hundreds of such questions.
-# Most of them have a short answer, if one knows which number to ask for.
+# You are in the middle of something and need one number: how many tokens fit, whether fp8 helps, why memory does not come back. Most of these questions have a short answer once you know which number to ask for.
 #
-# Here are fifteen that come up again and again.
-# Each has **one call**, what it printed, and the lesson that explains it.
-# Put your own model and card into the call: that is what this page is for.
+# **Which call gives you that number?**
+#
+# Here are fifteen questions that come up again and again.
+# Each has one call, what it printed, and the lesson that explains it.
+# Put your own model and card into the call; that is what this page is for.
 #
 # Two guesses first.
-# %% [markdown] key="question" lang="zh" src="dbcdd284"
+# %% [markdown] key="question" lang="zh" src="b249c702"
 # ## 问题
 #
-# “KV cache is low, memory profiling does not see the remaining VRAM”（KV 缓存太小，显存明明还有剩）：[vLLM #2136](https://github.com/vllm-project/vllm/issues/2136) 这样的提问有成百上千。
-# 只要知道该看哪个数，大多数都有简短的答案。
+# 你正忙着别的事，只想知道一个数：能放多少 token，fp8 有没有用，显存为什么没有还回去。只要知道该看哪个数，这类问题大多有简短的答案。
 #
-# 下面是反复出现的十五个。
-# 每个问题配**一次调用**、它打印的结果，以及讲透它的那一课。
+# **这个数，用哪一次调用能得到？**
+#
+# 下面是反复出现的十五个问题。
+# 每个问题配一次调用、它打印的结果，以及讲透它的那一课。
 # 把你自己的模型和显卡填进调用里，这一页就是为此准备的。
 #
 # 先猜两个。
@@ -57,11 +59,11 @@ budget = plan_memory(model, gpu=card)
 print(t("tokens", tokens=budget.max_tokens, gib=budget.kv_bytes / 2**30, kib=budget.spec.bytes_for(1) / 1024))
 
 # %% [markdown] key="tokens_read" lang="en"
-# What is left after weights, activations and context, divided by the bytes of a token. [Lesson 02](02_how_many_bytes.ipynb), [lesson 08](08_allocate_kv_cache.ipynb).
+# Take the GPU's share, subtract weights, activations and context, and divide what is left by the bytes of a token: [lesson 02](02_how_many_bytes.ipynb) on paper, [lesson 08](08_allocate_kv_cache.ipynb) measured.
 #
 # ### 2. May one sequence have them all?
-# %% [markdown] key="tokens_read" lang="zh" src="d2d90e78"
-# 扣掉权重、激活和上下文，剩下的除以每个 token 的字节数。见[第 02 课](02_how_many_bytes.ipynb)、[第 08 课](08_allocate_kv_cache.ipynb)。
+# %% [markdown] key="tokens_read" lang="zh" src="68cc0a69"
+# 从可用的显存里扣掉权重、激活和上下文，剩下的除以每个 token 的字节数。纸面上的算法见[第 02 课](02_how_many_bytes.ipynb)，实测见[第 08 课](08_allocate_kv_cache.ipynb)。
 #
 # ### 2. 一条序列能全用上吗？
 
@@ -69,11 +71,11 @@ print(t("tokens", tokens=budget.max_tokens, gib=budget.kv_bytes / 2**30, kib=bud
 print(t("longest", one=budget.max_context(batch=1), eight=budget.max_context(batch=8)))
 
 # %% [markdown] key="longest_read" lang="en"
-# No: a model has positions, and memory is only the other limit. [Appendix A](A_errata.ipynb).
+# No. Memory is one limit, and the model's positions are another: it was trained for so many, and the smaller of the two counts ([appendix A](A_errata.ipynb)).
 #
-# ### 3. Why is a small model's cache sometimes the larger one? (Why GQA?)
-# %% [markdown] key="longest_read" lang="zh" src="0b87276a"
-# 不能：模型有位置上限，显存只是另一个上限。见[附录 A](A_errata.ipynb)。
+# ### 3. Why does a small model sometimes have the larger cache? (Why GQA?)
+# %% [markdown] key="longest_read" lang="zh" src="acf31c18"
+# 不能。显存是一个上限，模型的位置数是另一个：模型只训练了这么多位置，两者取较小的（[附录 A](A_errata.ipynb)）。
 #
 # ### 3. 为什么小模型的缓存有时反而更大？（GQA 有什么用？）
 
@@ -83,11 +85,11 @@ for name in ("Llama-2-7B", "Llama-3.1-8B", "Qwen2.5-7B"):
     print(t("gqa", name=name, heads=spec.layers[0].kv_heads, kib=spec.bytes_for(1) / 1024))
 
 # %% [markdown] key="gqa_read" lang="en"
-# The cache counts KV heads, not parameters. Grouped-query attention (GQA) lets several query heads read one KV head. [Lesson 02](02_how_many_bytes.ipynb).
+# Because the cache counts KV heads, not parameters. With grouped-query attention (GQA) several query heads read one KV head, so fewer K and V are stored ([lesson 02](02_how_many_bytes.ipynb)).
 #
 # ### 4. Does an fp8 cache halve everything?
-# %% [markdown] key="gqa_read" lang="zh" src="5ba88f2e"
-# 缓存数的是 KV 头，不是参数。分组查询注意力（GQA）让几个 query 头共读一个 KV 头。见[第 02 课](02_how_many_bytes.ipynb)。
+# %% [markdown] key="gqa_read" lang="zh" src="57fe12b6"
+# 因为缓存的大小取决于 KV 头数，而不是参数量。分组查询注意力（GQA）让几个 query 头共读一个 KV 头，要存的 K 和 V 就少了（[第 02 课](02_how_many_bytes.ipynb)）。
 #
 # ### 4. fp8 缓存能让一切减半吗？
 
@@ -98,11 +100,11 @@ for kv_dtype in ("bf16", "fp8_e4m3"):
     print(t("fp8", dtype=kv_dtype, kib=half.spec.bytes_for(1) / 1024, tokens=half.max_tokens, **sizes))
 
 # %% [markdown] key="fp8_read" lang="en"
-# A token costs half, so twice as many fit; weights and pool stay as they are. What it costs in quality is another question, and [lesson 13](13_half_the_bytes.ipynb) measures it.
+# Only the token. It costs half, so twice as many fit; weights and pool stay as they are. What fp8 costs in quality is another question, and [lesson 13](13_half_the_bytes.ipynb) measures it.
 #
 # ### 5. Does tensor parallelism divide the cache?
-# %% [markdown] key="fp8_read" lang="zh" src="5c196cc9"
-# 每个 token 的字节数减半，所以能放下两倍的 token；权重和块池不变。质量上的代价另说，[第 13 课](13_half_the_bytes.ipynb)会测。
+# %% [markdown] key="fp8_read" lang="zh" src="31b4ecd7"
+# 减半的只是每个 token 的字节数，所以能放下两倍的 token；权重和块池都不变。fp8 在质量上的代价是另一个问题，[第 13 课](13_half_the_bytes.ipynb)会实测。
 #
 # ### 5. 张量并行能把缓存切小吗？
 
@@ -112,11 +114,11 @@ for name in ("Llama-3.1-8B", "DeepSeek-V3"):
     print(t("tp", name=name, one=kib[0], eight=kib[1], sixteen=kib[2]))
 
 # %% [markdown] key="tp_read" lang="en"
-# By heads, down to one head a rank. MLA keeps one latent for all heads, so every rank keeps all of it. [Lesson 12](12_beyond_one_gpu.ipynb).
+# Yes, by KV heads, down to one head a rank. MLA keeps one latent for all heads, so every rank stores all of it ([lesson 12](12_beyond_one_gpu.ipynb)).
 #
 # ### 6. How much do sliding windows save?
-# %% [markdown] key="tp_read" lang="zh" src="78b51796"
-# 按头切，最少每个 rank 一个头。MLA 的所有头共用一个潜在向量（latent），所以每个 rank 都要存全。见[第 12 课](12_beyond_one_gpu.ipynb)。
+# %% [markdown] key="tp_read" lang="zh" src="799973fc"
+# 能，按 KV 头切，最少每个 rank 一个头。MLA 的所有头共用一个潜在向量（latent），所以每个 rank 都要存全（[第 12 课](12_beyond_one_gpu.ipynb)）。
 #
 # ### 6. 滑动窗口能省多少？
 
@@ -127,11 +129,11 @@ for num_tokens in (1_024, 32_768, 131_072):
     print(t("window", tokens=num_tokens, mib=gemma.bytes_for(num_tokens) / 2**20, share=gemma.bytes_for(num_tokens) / every))
 
 # %% [markdown] key="window_read" lang="en"
-# Nothing until the window is full, then nearly all of those layers. [Lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb).
+# Nothing until the window is full, and then nearly all that those layers would still have taken ([lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb)).
 #
 # ### 7. Why not set utilization to 1.0?
-# %% [markdown] key="window_read" lang="zh" src="c2a542c1"
-# 窗口没满时一点也不省，满了之后，那些层几乎全省下来。见[第 02b 课](02b_layers_that_differ.ipynb)、[第 13 课](13_half_the_bytes.ipynb)。
+# %% [markdown] key="window_read" lang="zh" src="8e45d676"
+# 窗口没满时一点也不省；满了之后，那些层再往后的部分几乎全省下来（[第 02b 课](02b_layers_that_differ.ipynb)、[第 13 课](13_half_the_bytes.ipynb)）。
 #
 # ### 7. 为什么不把 utilization 设成 1.0？
 
@@ -141,11 +143,11 @@ for utilization in (0.9, 0.95, 1.0):
     print(t("utilization", utilization=utilization, tokens=tried.max_tokens, gib=tried.parts()["kept_free"] / 2**30))
 
 # %% [markdown] key="utilization_read" lang="en"
-# You win a seventh more tokens and lose every reserve: a CUDA graph, a second process, a peak that the warm-up did not see. [Lesson 08](08_allocate_kv_cache.ipynb).
+# You win a seventh more tokens and lose the whole reserve. A CUDA graph, a second process, or a peak that the warm-up did not see then ends in out of memory ([lesson 08](08_allocate_kv_cache.ipynb)).
 #
 # ### 8. Why is memory not given back?
-# %% [markdown] key="utilization_read" lang="zh" src="3b374fd9"
-# token 多出七分之一，余地一点不剩：CUDA 图、第二个进程、预热时没出现过的峰值，都没处放。见[第 08 课](08_allocate_kv_cache.ipynb)。
+# %% [markdown] key="utilization_read" lang="zh" src="e1752b7c"
+# token 能多出七分之一，但一点余地也没有了。这时只要来一个 CUDA 图、第二个进程，或者预热时没出现过的峰值，就会显存不足（[第 08 课](08_allocate_kv_cache.ipynb)）。
 #
 # ### 8. 为什么显存没有还回去？
 
@@ -162,13 +164,13 @@ for moment in ("freed", "emptied"):
     allocator.empty_cache()
 
 # %% [markdown] key="returned_read" lang="en"
-# A freed tensor goes back to PyTorch, and PyTorch keeps it for the next one. That is no leak. (An engine's pool is one tensor that is never freed at all.) If *allocated* stays high, somebody still holds a tensor: [lesson 07](07_allocate_once.ipynb), [lesson 16](16_where_did_6gb_go.ipynb).
+# When you free a tensor, its memory goes back to PyTorch, and PyTorch keeps it for the next one. That is no leak. (An engine's pool is one tensor that is never freed at all.) If *allocated* stays high, a variable still holds a tensor: [lesson 07](07_allocate_once.ipynb) explains the first, [lesson 16](16_where_did_6gb_go.ipynb) finds the second.
 #
 # ## Blocks
 #
 # ### 9. Why blocks?
-# %% [markdown] key="returned_read" lang="zh" src="50e413a4"
-# 释放的张量还给 PyTorch，PyTorch 留着给下一个用。这不是泄漏。（引擎的块池是一个从不释放的张量。）如果是“已分配”一直很高，那就还有人持有张量：见[第 07 课](07_allocate_once.ipynb)、[第 16 课](16_where_did_6gb_go.ipynb)。
+# %% [markdown] key="returned_read" lang="zh" src="50383b7a"
+# 释放一个张量，显存是还给 PyTorch，PyTorch 会留着给下一个张量用，这不是泄漏。（引擎的块池则是一个从不释放的张量。）如果“已分配”一直很高，那就是还有变量持有张量。前一种情况见[第 07 课](07_allocate_once.ipynb)，后一种情况怎么查，见[第 16 课](16_where_did_6gb_go.ipynb)。
 #
 # ## 块
 #
@@ -178,11 +180,11 @@ for moment in ("freed", "emptied"):
 print(t("blocks", reserved=budget.max_batch(8_192), used=budget.max_batch(1_000)))
 
 # %% [markdown] key="blocks_read" lang="en"
-# Without blocks a sequence has to reserve the longest that it may become. With them it takes what it has, and gets the next block when it needs it. [Lesson 06](06_the_linear_cache.ipynb), [lesson 09](09_pages_and_blocks.ipynb).
+# Without blocks a sequence has to reserve the longest that it may become. With blocks it holds what it has, and gets the next block when it needs it ([lesson 06](06_the_linear_cache.ipynb), [lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ### 10. Which block size?
-# %% [markdown] key="blocks_read" lang="zh" src="ef31e61f"
-# 不分块，序列就得按可能的最大长度预留。分了块，有多少用多少，要时再拿下一块。见[第 06 课](06_the_linear_cache.ipynb)、[第 09 课](09_pages_and_blocks.ipynb)。
+# %% [markdown] key="blocks_read" lang="zh" src="4dbd2dfc"
+# 不分块，序列就得按可能达到的最大长度预留。分了块，序列有多少 token 就占多少，需要时再拿下一块（[第 06 课](06_the_linear_cache.ipynb)、[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ### 10. 块大小选多少？
 
@@ -198,11 +200,11 @@ for block_size in (1, 16, 64, 256):
     print(t("size", size=block_size, sequences=sized.max_batch(1_000), hit=hit, table=-(-131_072 // block_size)))
 
 # %% [markdown] key="size_read" lang="en"
-# Small blocks waste less and find more of a prefix; large blocks have short tables. 16 to 64 is where neither hurts. [Lesson 09](09_pages_and_blocks.ipynb).
+# Small blocks waste less and find more of a prefix, while large blocks have short tables. Between 16 and 64 neither side hurts ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ### 11. What does a prefix hit save: memory or time?
-# %% [markdown] key="size_read" lang="zh" src="f4100f14"
-# 小块浪费少，前缀也命中得多；大块的块表短。16 到 64 之间两头都不吃亏。见[第 09 课](09_pages_and_blocks.ipynb)。
+# %% [markdown] key="size_read" lang="zh" src="8d15f4c3"
+# 块小，浪费少，前缀也命中得多；块大，块表短。16 到 64 之间，两方面的损失都不大（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ### 11. 前缀命中省的是显存还是时间？
 
@@ -216,13 +218,13 @@ for user in range(8):
         print(t("prefix", user=user + 1, computed=given.num_tokens - given.num_cached, used=used))
 
 # %% [markdown] key="prefix_read" lang="en"
-# Both, while they run together: the second user computes 9 tokens, and the common blocks are there once. After they have ended only the time: free blocks keep what they hold until somebody needs them. [Lesson 09](09_pages_and_blocks.ipynb), [lesson 11a](11a_continuous_batching.ipynb).
+# Both, while the requests run together: the second user computes 9 tokens, and the common blocks are stored once. After they have ended it saves time alone, because free blocks keep what they hold only until another sequence gets them ([lesson 09](09_pages_and_blocks.ipynb), [lesson 11a](11a_continuous_batching.ipynb)).
 #
 # ## Running
 #
 # ### 12. Why preemption?
-# %% [markdown] key="prefix_read" lang="zh" src="6dd5b3c4"
-# 同时运行时两样都省：第二个用户只算 9 个 token，公共的块只有一份。都结束之后只省时间：空闲块里的内容一直留着，直到有人要用这些块。见[第 09 课](09_pages_and_blocks.ipynb)、[第 11a 课](11a_continuous_batching.ipynb)。
+# %% [markdown] key="prefix_read" lang="zh" src="c2cf4fc5"
+# 同时运行时两样都省：第二个用户只算 9 个 token，公共的块只存一份。都结束之后就只省时间，因为空闲块里的内容只保留到分给别的序列为止（[第 09 课](09_pages_and_blocks.ipynb)、[第 11a 课](11a_continuous_batching.ipynb)）。
 #
 # ## 运行
 #
@@ -232,11 +234,11 @@ for user in range(8):
 print(t("preemption", now=budget.max_batch(500), end=budget.max_batch(500 + 4_096)))
 
 # %% [markdown] key="preemption_read" lang="en"
-# Nobody knows how long an answer will be. Who admits by the worst case runs a ninth of the sequences; who admits by what they hold now must be able to take back. [Lesson 11b](11b_when_blocks_run_out.ipynb).
+# The length of an answer is not known in advance. If the scheduler admits by the worst case, it runs a ninth of the sequences. If it admits by what they hold now, it must be able to take blocks back ([lesson 11b](11b_when_blocks_run_out.ipynb)).
 #
 # ### 13. Then swap, or compute again?
-# %% [markdown] key="preemption_read" lang="zh" src="aa2732ea"
-# 谁也不知道回答会有多长。按最坏情况接纳，只能同时跑九分之一的序列；按眼下的占用接纳，就必须能收回来。见[第 11b 课](11b_when_blocks_run_out.ipynb)。
+# %% [markdown] key="preemption_read" lang="zh" src="0150fb13"
+# 回答有多长，事先无法知道。按最坏情况接纳，只能同时跑九分之一的序列；按当前占用接纳，调度器就必须能把块收回来（[第 11b 课](11b_when_blocks_run_out.ipynb)）。
 #
 # ### 13. 抢占之后，换出还是重新计算？
 
@@ -248,11 +250,11 @@ for link in (12, 25, 50):
     print(t("swap", link=link, speed=speed))
 
 # %% [markdown] key="swap_read" lang="en"
-# Whoever prefills faster than that computes again. The length of the sequence does not matter. [Lesson 12](12_beyond_one_gpu.ipynb).
+# If your GPU prefills faster than that, compute again. The length of the sequence does not matter ([lesson 12](12_beyond_one_gpu.ipynb)).
 #
 # ### 14. Why does the GPU wait in decode, and does a larger batch help?
-# %% [markdown] key="swap_read" lang="zh" src="68e6fb3b"
-# 预填充比这个速度快，就重新计算。与序列的长短无关。见[第 12 课](12_beyond_one_gpu.ipynb)。
+# %% [markdown] key="swap_read" lang="zh" src="ee50de96"
+# 如果你的 GPU 预填充比这个速度快，就重新计算。与序列的长短无关（[第 12 课](12_beyond_one_gpu.ipynb)）。
 #
 # ### 14. 解码时 GPU 为什么在等？batch 大一点有用吗？
 
@@ -266,11 +268,11 @@ for batch in (1, 16, 108):
     print(t("roofline", batch=batch, weights=work.weight_intensity, cache=work.attention_intensity, step=work.intensity))
 
 # %% [markdown] key="roofline_read" lang="en"
-# A weight is read once for the whole batch, a cache for one sequence alone: that part never gets better. [Lesson 04](04_the_roofline.ipynb).
+# It waits for bytes. A larger batch helps with the weights, which are read once for all sequences. It does not help with the cache, because each sequence reads its own ([lesson 04](04_the_roofline.ipynb)).
 #
 # ### 15. When does eviction pay?
-# %% [markdown] key="roofline_read" lang="zh" src="530b282b"
-# 权重读一次，整个 batch 共用；缓存只为自己那条序列读，这部分怎样也改善不了。见[第 04 课](04_the_roofline.ipynb)。
+# %% [markdown] key="roofline_read" lang="zh" src="aac590fc"
+# GPU 在等数据。batch 大，权重这部分会改善，因为读一次权重，整个 batch 共用；缓存这部分不会改善，因为每条序列读的是自己的缓存（[第 04 课](04_the_roofline.ipynb)）。
 #
 # ### 15. 什么时候值得淘汰？
 
@@ -281,18 +283,18 @@ for batch, context in ((1, 4_096), (1, 131_072), (64, 4_096)):
     print(t("eviction", batch=batch, context=context, share=share, kept=1 / (1 - 0.75 * share)))
 
 # %% [markdown] key="eviction_read" lang="en"
-# Where the cache is most of what a step reads: long texts, or many sequences. At batch 1 and 4K there is nothing to win but quality to lose. (The last column is an upper bound: bytes alone.) [Lesson 14](14_what_to_forget.ipynb).
-# %% [markdown] key="eviction_read" lang="zh" src="c72a587e"
-# 一步读的字节里缓存占大头时才值得：文本长，或者序列多。batch 为 1、长 4K 时无利可图，只会损失质量。（最后一列是上限：只算字节。）见[第 14 课](14_what_to_forget.ipynb)。
+# Where the cache is most of what a step reads, that is with long texts or many sequences. At batch 1 and 4K tokens there is nothing to win, but quality to lose. (The last figure counts bytes alone, so it is an upper bound: [lesson 14](14_what_to_forget.ipynb).)
+# %% [markdown] key="eviction_read" lang="zh" src="baca3da5"
+# 一步读的字节里缓存占大头时才值得，也就是文本长，或者序列多。batch 为 1、长 4K 时得不到什么好处，却会损失质量。（最后一个数只算字节，所以是上限，见[第 14 课](14_what_to_forget.ipynb)。）
 
 # %% [markdown] key="explain_text" lang="en"
 # ## Check yourself
 #
-# Two that need more than one call.
-# %% [markdown] key="explain_text" lang="zh" src="f9c68c84"
+# These two need more than one call. Say the answer aloud, then add `reveal=True`.
+# %% [markdown] key="explain_text" lang="zh" src="b0cba0ff"
 # ## 自我检查
 #
-# 有两个问题，一次调用答不完。
+# 这两个问题，一次调用答不完。先说出答案，再加上 `reveal=True` 对照。
 
 # %% key="explain_1"
 explain("halve_what")
@@ -317,11 +319,20 @@ explain("where_to_save")
 # | 目录里没有我的显卡的显存 | 用 `gpu_bytes=torch.cuda.mem_get_info()[1]` 代替 `gpu=` |
 # | 我的引擎给出别的数 | `minikv check-log server.log`：看哪几项不同 |
 
+# %% [markdown] key="wild" lang="en"
+# ## In the wild
+#
+# - "KV cache is low, memory profiling does not see the remaining VRAM": [vLLM #2136](https://github.com/vllm-project/vllm/issues/2136) is one of hundreds of such questions. Questions 1 and 7 are where to start.
+# %% [markdown] key="wild" lang="zh" src="c0965646"
+# ## 实战现场
+#
+# - “KV cache is low, memory profiling does not see the remaining VRAM”（KV 缓存太小，显存明明还有剩）：[vLLM #2136](https://github.com/vllm-project/vllm/issues/2136) 这样的提问有成百上千。先看第 1 和第 7 个问题。
+
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Other engines use the same words for other numbers: that is [appendix D](D_other_engines.ipynb).
-# %% [markdown] key="next" lang="zh" src="9bda1a16"
+# Other engines use the same words for other numbers: [appendix D](D_other_engines.ipynb) translates them.
+# %% [markdown] key="next" lang="zh" src="0e7e4a4d"
 # ## 下一篇
 #
-# 同样的词，在别的引擎里指的是别的数：见[附录 D](D_other_engines.ipynb)。
+# 同样的词，在别的引擎里指的是别的数，对照表在[附录 D](D_other_engines.ipynb)。
