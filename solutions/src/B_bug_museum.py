@@ -9,12 +9,12 @@
 # A buggy block manager hands you its books, and you say which blocks are booked wrongly.
 #
 # - `ref_counts[b]`: how many hold block `b`
-# - `free_list`: the blocks that may be given to the next who asks
+# - `free_list`: the blocks that may be given to the next request
 # - `tables`: the block table of each sequence; -1 stands where a window has moved on
 #
 # A block is right if its count is the number of places in `tables` where it stands, and if it is in `free_list` exactly once when that number is 0, else not at all.
 # Return the blocks that are wrong, in ascending order; `[]` if the books are in order.
-# %% [markdown] key="broken_task" lang="zh" src="d9a80752"
+# %% [markdown] key="broken_task" lang="zh" src="65f70556"
 # ## B.1 写出性质
 #
 # 一个有 bug 的块管理器把账本交给你，请指出哪些块记错了。
@@ -68,8 +68,8 @@ check("B.1", broken)
 #
 # Return `(start, end)`: the positions that this step computes, `end` not included.
 # At least the last token has to be computed.
-# A block that was found in the cache is used as it is, or computed as a whole: nobody writes into the middle of it.
-# %% [markdown] key="chunk_task" lang="zh" src="db02bfd3"
+# A block that was found in the cache is used as it is, or computed as a whole. No sequence writes into the middle of it.
+# %% [markdown] key="chunk_task" lang="zh" src="49cc3539"
 # ## B.2 不重也不漏
 #
 # 要对一条 `num_tokens` 个 token 的序列做预填充。

@@ -82,14 +82,14 @@ CHUNK = Exercise(
 
 # B.3 -------------------------------------------------------------------------------------------------------
 
-Who = tuple[str | None, str | None]
+Names = tuple[str | None, str | None]  # of the adapter and the tenant
 
 
 def namespace(adapter: str | None, tenant: str | None) -> str:
     return repr((adapter, tenant))
 
 
-def who_shares(fn: Callable, pairs: list[Who]) -> list[int]:
+def first_namesakes(fn: Callable, pairs: list[Names]) -> list[int]:
     """Return for each pair the index of the first one with the same name; -1 where ``fn`` returned no text."""
     names = [fn(*pair) for pair in pairs]
     return [names.index(name) if isinstance(name, str) else -1 for name in names]
@@ -162,7 +162,7 @@ NAMESPACE = Exercise(
     signature=("pairs",),
     cases=draw_namespaces,
     reference=namespace,
-    drive=who_shares,
+    drive=first_namesakes,
     misconceptions=(
         Misconception("one_list", named_one_list),
         Misconception("by_adapter", named_by_adapter),
