@@ -26,6 +26,7 @@ from tools.site.words import words
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 STEM = "01_why_a_cache"  # has a plot, formulas and code
+RECORDED, LIVE = "08_allocate_kv_cache", "10_kernels"  # have a widget each that works on the page
 WIDE = {"width": 1400, "height": 1000}
 PHONE = {"width": 390, "height": 844}
 LOADED_MS = 120_000
@@ -47,7 +48,7 @@ def python():
 def origin(python, tmp_path_factory):
     """The address of a server for the small site."""
     folder = tmp_path_factory.mktemp("site")
-    assert Site(Plan(ROOT, only=frozenset({STEM})), folder, python).write() == []
+    assert Site(Plan(ROOT, only=frozenset({STEM, RECORDED, LIVE})), folder, python).write() == []
     with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -183,6 +184,8 @@ def test_the_playground_runs_the_reader_s_own_requests_by_keyboard_on_a_phone(
     slider.focus()
     slider.press("ArrowRight")
     assert rows.first.get_attribute("data-state") == "prefill"
+    assert page.locator(".drawing .minikv-motion > svg:last-of-type").bounding_box()["width"] >= 640
+    assert page.evaluate(_SIDEWAYS) == 0
     # One more request, typed, which the engine then has to serve.
     page.locator("#playground [name=add]").focus()
     page.keyboard.press("Enter")
@@ -209,6 +212,41 @@ def test_the_playground_runs_the_reader_s_own_requests_by_keyboard_on_a_phone(
     assert again.page.locator("[name=prompt]").last.input_value() == "the cat sat"
     watched.assert_clean()
     again.assert_clean()
+
+
+@pytest.mark.parametrize("lang", usual_if(lambda lang: lang == "en", LANGUAGES))
+def test_a_lesson_s_widgets_work_on_its_page(lang, origin, watched_page, screenshot):
+    watched = watched_page(origin, viewport=PHONE)
+    page, seen = watched.page, []
+    page.on("request", lambda request: seen.append(request.url))
+    # The recorded one has its states in the page.
+    page.goto(f"{origin}/{lang}/lessons/{RECORDED}.html")
+    page.locator("figure.widget button.start").focus()
+    page.keyboard.press("Enter")
+    said = page.locator("figure.widget .minikv-motion [role=status]")
+    said.wait_for()
+    before = said.inner_text()
+    page.locator("figure.widget [name=step]").focus()
+    page.keyboard.press("End")
+    assert said.inner_text() != before
+    assert page.evaluate(_SIDEWAYS) == 0
+    assert not any("pyodide" in url for url in seen)
+    # The live one asks Python, which its first change loads.
+    page.goto(f"{origin}/{lang}/lessons/{LIVE}.html")
+    page.locator("figure.widget button.start").click()
+    slider = page.locator("figure.widget input[name=length]")
+    slider.focus()
+    before = page.locator("figure.widget .minikv-widget").inner_text()
+    slider.press("ArrowLeft")
+    was = json.dumps(before)
+    until(page, f"document.querySelector('figure.widget .minikv-widget').innerText !== {was}")
+    until(page, "document.querySelector('figure.widget > .state').textContent === ''")
+    assert any("pyodide" in url for url in seen)
+    assert page.evaluate(_SIDEWAYS) == 0
+    page.set_viewport_size(WIDE)
+    assert violations(page, "figure.widget") == []
+    screenshot(page, f"site_widgets_{lang}")
+    watched.assert_clean()
 
 
 def test_nothing_of_python_is_loaded_before_it_is_asked_for(origin, watched_page):

@@ -4,13 +4,14 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from minikv.i18n import LANGUAGES
 from minikv.look import PLOT_STYLE
 from tools.notebooks.texts import TEXTS
 from tools.project import read_project
-from tools.site import api, calculator, model, motion, playground
+from tools.site import api, calculator, model, motion, playground, pyodide, widgets
 from tools.site.frame import Text, filled, framed
 from tools.site.links import Links, between, problems
 from tools.site.markdown import Prose
@@ -60,6 +61,7 @@ class Site:
         with (assets / "site.css").open("a", encoding="utf-8") as style:
             style.write(PLOT_STYLE + "\n")
         calculator.write_assets(assets, self.python)
+        widgets.write_assets(assets)
         motion.write_assets(assets)
         model.write_assets(assets)
         (self.folder / "index.html").write_text(filled("door.html"), encoding="utf-8")
@@ -83,7 +85,10 @@ class Site:
         lesson = next(each for each in self.plan.course.lessons if each.stem == page.key)
         prose = Prose(self.links.of(page))
         cells = json.loads((self.plan.root / page.source).read_text(encoding="utf-8"))["cells"]
-        html = NotebookPage(prose, self.links.pictures, f"{page.up}/pictures", said).html(cells)
+        size = pyodide.megabytes(self.python)
+        offers = partial(widgets.offered, lesson.number, lang=page.lang) if page.kind == "lesson" else None
+        notebook = NotebookPage(prose, self.links.pictures, f"{page.up}/pictures", said, offers, size)
+        html = notebook.html(cells)
         folder, partner = {"lesson": ("exercises", "exercises"), "exercise": ("notebooks", "lesson")}[
             page.kind
         ]
@@ -98,7 +103,8 @@ class Site:
         )
         sentences = [said["minutes"].format(minutes=lesson.minutes)] if page.kind == "lesson" else []
         lead = ("" if page.lang == "zh" else " ").join([*sentences, said["run_lesson"]])
-        return Text(title, html, prose.headings, actions, lead)
+        modules = ("widgets.js",) if '<figure class="photo widget"' in html else ()
+        return Text(title, html, prose.headings, actions, lead, modules=modules)
 
     def _document(self, page: Page) -> Text:
         rest = (self.plan.root / page.source).read_text(encoding="utf-8").partition("\n")[2]
@@ -122,7 +128,9 @@ class Site:
         html = filled("calculator.html", page, **calculator.values(self.python))
         modules = ("calculator.js",) if self.python else ()
         lead = said["calculator_lead"]
-        return Text(said["calculator_title"], html, lead=lead, styles=("budget.css",), modules=modules)
+        return Text(
+            said["calculator_title"], html, lead=lead, styles=("widgets/budget.css",), modules=modules
+        )
 
     def _playground(self, page: Page) -> Text:
         said = words(page.lang)

@@ -13,29 +13,35 @@ from typing import Any
 import rich
 
 from minikv import plan_memory
-from minikv.course.widgets.budget import BudgetWidget
 from minikv.course.widgets.fields import offered_models
 from minikv.errors import MiniKVError
 from minikv.plan import CacheSpec
 from tools.project import ROOT
 from tools.site import pyodide
+from tools.site.browser import widgets
 
 GPU = "H200"  # of the table
 # What plans, and what the widget says: no ``__init__`` of the course, which imports what notebooks need.
 _OURS = (
     "minikv/*.py",
+    "minikv/look/*",
+    "minikv/messages/*.toml",
     "minikv/plan/**/*.py",
     "minikv/plan/**/*.json",
-    "minikv/messages/*.toml",
-    "minikv/look/*.py",
+    "minikv/course/widgets/*.js",
+    "minikv/course/widgets/*.css",
 )
-_WIDGET = tuple(f"minikv/course/widgets/{name}.py" for name in ("base", "budget_view", "fields", "parts"))
+_SHARED = ("base", "budget_view", "fields", "form", "parts", "table")
+_WIDGETS = tuple(f"minikv/course/widgets/{name}.py" for name in (*_SHARED, *widgets.LIVE))
 _MOTION = tuple(
     f"minikv/course/motion/{name}.py" for name in ("paging_nano", "paging_states", "paging_view", "scene")
 )
 _NANO = tuple(f"minikv/nano/{name}.py" for name in ("__init__", "block_manager", "scheduler", "sequence"))
-_ALONE = (*_WIDGET, *_MOTION, *_NANO, "minikv/blocks/pool.py")
-_PAGES = ("calculator", "playground")  # their own Python, in browser/
+_ALONE = (*_WIDGETS, *_MOTION, *_NANO, "minikv/blocks/pool.py")
+# Their own Python, in browser/; the last two stand for libraries that a notebook has.
+_PAGES = {"calculator": "calculator", "playground": "playground", "widgets": "widgets"} | dict.fromkeys(
+    ("anywidget", "traitlets"), "stand_in"
+)
 _RICH = ("__init__.py", "_extension.py", "cells.py", "_unicode_data/*.py")  # how wide a letter is
 
 
@@ -67,8 +73,6 @@ def _tokens(name: str) -> int:
 
 def write_assets(assets: Path, python: Path | None) -> None:
     """Write what the page loads when it is asked to."""
-    (assets / "budget.js").write_text(str(BudgetWidget._esm), encoding="utf-8")
-    (assets / "budget.css").write_text(str(BudgetWidget._css), encoding="utf-8")
     if python is not None:
         pyodide.copy_to(python, assets / "pyodide")
         write_package(assets / "minikv.zip")
@@ -82,7 +86,7 @@ def write_package(path: Path) -> None:
     folder = Path(rich.__file__).parent
     for pattern in _RICH:
         files |= {f"rich/{found.relative_to(folder).as_posix()}": found for found in folder.glob(pattern)}
-    files |= {f"{name}.py": Path(__file__).with_name("browser") / f"{name}.py" for name in _PAGES}
+    files |= {f"{name}.py": Path(__file__).with_name("browser") / f"{own}.py" for name, own in _PAGES.items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
         for name, file in sorted(files.items()):
             # The same bytes for the same files, whenever it is written.

@@ -2,12 +2,13 @@
 
 The notebook's own lines of links and its setup cell become parts of the page. Plots keep the data that plotly draws
 from, beside the picture that stands where no script runs; diagrams are put into the page as SVG, where they follow the
-theme; of a widget the page has its picture and its text.
+theme; of a widget the page has its picture and its text, and of some the widget itself (widgets.py).
 """
 
 import json
 import re
 from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
@@ -16,6 +17,7 @@ from struct import unpack
 from typing import Any
 
 from tools.site.markdown import Prose, code_html
+from tools.site.widgets import Offered
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -45,13 +47,17 @@ class Pictures:
 class NotebookPage:
     """One notebook's cells as HTML. ``at`` is the address of the folder of pictures, seen from the page.
 
-    ``words`` are the page's own words in its language.
+    ``words`` are the page's own words in its language. ``offers(key, source)`` is the widget that a cell shows, None
+    where there is but a picture; ``size`` is the megabytes of Python in the browser, 0 where the site has none, so that
+    live ones are pictures.
     """
 
     prose: Prose
     pictures: Pictures
     at: str
     words: dict[str, str]
+    offers: Callable[[str, str], Offered | None] | None = None
+    size: int = 0
 
     def html(self, cells: list[dict[str, Any]]) -> str:
         return "\n".join(filter(None, map(self._cell, cells)))
@@ -64,11 +70,11 @@ class NotebookPage:
             return (
                 f'<details class="setup"><summary>{self.words["setup"]}</summary>{code_html(text)}</details>'
             )
-        outputs = "".join(map(self._output, cell.get("outputs", ())))
+        outputs = "".join(self._output(output, key, text) for output in cell.get("outputs", ()))
         shown = f'<div class="output">{outputs}</div>' if outputs else ""
         return f'<div class="cell" id="cell-{escape(key)}">{code_html(text)}{shown}</div>'
 
-    def _output(self, output: dict[str, Any]) -> str:
+    def _output(self, output: dict[str, Any], key: str, source: str) -> str:
         if output["output_type"] == "stream":
             return _plain("".join(output["text"]))
         if output["output_type"] == "error":
@@ -81,6 +87,9 @@ class NotebookPage:
         if PLOTLY in data:
             return self._plot(data[PLOTLY], data.get("image/png"), text)
         if "image/png" in data:
+            offered = self.offers(key, source) if WIDGET in data and self.offers else None
+            if offered and (self.size or not offered.live):
+                return self._widget(data["image/png"], text, offered)
             return self._photo(data["image/png"], text, widget=WIDGET in data)
         if "text/html" in data:
             return f'<div class="rich" tabindex="0">{_as_markup(data["text/html"])}</div>'
@@ -98,11 +107,28 @@ class NotebookPage:
 
     def _photo(self, png: str, text: str, *, widget: bool) -> str:
         caption = f"<figcaption>{self.words['photo']}{self._said(text)}</figcaption>" if widget else ""
-        return f'<figure class="photo">{self._image(png, text)}{caption}</figure>'
+        return f'<figure class="photo">{self._wide(png, text)}{caption}</figure>'
+
+    def _widget(self, png: str, text: str, offered: Offered) -> str:
+        """The picture of a widget, with what widgets.js needs to put the widget there."""
+        data = json.dumps(offered.as_dict()).replace("<", "\\u003c")
+        size = f" {self.words['calculator_size'].format(size=self.size)}" if offered.live else ""
+        said = {name: escape(self.words[f"widget_{name}"]) for name in ("loading", "failed", "start")}
+        return (
+            f'<figure class="photo widget" data-loading="{said["loading"]}" data-failed="{said["failed"]}">'
+            f'<p hidden><button type="button" class="start">{said["start"]}</button>{size}</p>'
+            f'{self._wide(png, text)}<p class="state" role="status"></p>'
+            f'<script type="application/json">{data}</script>'
+            f"<figcaption>{self._said(text)}</figcaption></figure>"
+        )
 
     def _said(self, text: str) -> str:
         """What a picture says, as text, folded."""
         return f"<details><summary>{self.words['as_text']}</summary>{_plain(text)}</details>"
+
+    def _wide(self, png: str, text: str) -> str:
+        """A picture that a phone shows larger than its screen."""
+        return f'<div class="scroll" tabindex="0">{self._image(png, text)}</div>'
 
     def _image(self, png: str, text: str) -> str:
         data = b64decode(png)

@@ -3,8 +3,9 @@
 // The address behind "#" holds the settings, and a pasted config packed: a link opens what its writer saw. Nothing is
 // loaded before the button is pressed, or such a link is opened.
 
-import widget from "./budget.js";
+import widget from "./widgets/budget.js";
 import { ask as askPython } from "./python.js";
+import { standIn } from "./stand_in.js";
 
 const place = document.getElementById("calculator");
 const lang = document.body.dataset.lang;
@@ -13,19 +14,8 @@ const [button, state, shown, more] = [".start", ".state", ".widget", ".more"].ma
 const explained = [...place.querySelectorAll(".explained")];
 const ask = (call, ...args) => askPython("calculator", call, ...args);
 
-// What an anywidget's script asks of its model.
 const traits = {};
-const listeners = {};
-const model = {
-  get: (name) => traits[name],
-  set(name, value) {
-    traits[name] = value;
-    for (const heard of listeners[`change:${name}`] ?? []) heard();
-  },
-  on(event, heard) { (listeners[event] ??= []).push(heard); },
-  off(event, heard) { listeners[event] = (listeners[event] ?? []).filter((one) => one !== heard); },
-  save_changes() { answer(traits.state); },
-};
+const model = standIn(traits, () => answer(traits.state));
 
 let asked = 0;
 const configs = {}; // the pasted ones, by name: their text
