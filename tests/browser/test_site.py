@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from minikv import CacheSpec, plan_memory
+from minikv.course.widgets import WalkWidget
 from minikv.i18n import LANGUAGES
 from minikv.plan.catalog import find_model
 from tests.browser.accessibility import violations
@@ -234,12 +235,10 @@ def test_a_lesson_s_widgets_work_on_its_page(lang, origin, watched_page, screens
     # The live one asks Python, which its first change loads.
     page.goto(f"{origin}/{lang}/lessons/{LIVE}.html")
     page.locator("figure.widget button.start").click()
-    slider = page.locator("figure.widget input[name=length]")
-    slider.focus()
-    before = page.locator("figure.widget .minikv-widget").inner_text()
-    slider.press("ArrowLeft")
-    was = json.dumps(before)
-    until(page, f"document.querySelector('figure.widget .minikv-widget').innerText !== {was}")
+    page.select_option("figure.widget select[name=block_size]", label="16")
+    view = WalkWidget(lang, length=52, block_size=16, splits=1, step=2).view
+    said = json.dumps(view["status"])
+    until(page, f"document.querySelector('figure.widget .minikv-widget').textContent.includes({said})")
     until(page, "document.querySelector('figure.widget > .state').textContent === ''")
     assert any("pyodide" in url for url in seen)
     assert page.evaluate(_SIDEWAYS) == 0

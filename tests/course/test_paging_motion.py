@@ -98,6 +98,18 @@ def test_a_real_generate_is_recorded_step_by_step():
     assert "Ended" in text
 
 
+def test_a_preempted_sequence_of_a_generate_has_not_ended():
+    sizes = dict(num_blocks=14, block_size=4, max_num_seqs=4, max_batched_tokens=16, max_model_len=64)
+    with LLM(bare_model(), seed=1, **sizes) as llm:
+        recorder = record_generate(llm, PROMPTS, SamplingParams(temperature=0, max_tokens=12))
+    replay(recorder)
+    said = [dict(state.said) for state in recorder.states]
+    preempted = [name for values in said if "preempted" in values for name in values["preempted"]["names"]]
+    assert preempted
+    ended = [name for values in said if "ended" in values for name in values["ended"]["names"]]
+    assert len(ended) == len(set(ended)), "a sequence ends once"
+
+
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_the_states_are_complete_json_and_the_text_has_their_figures(lang):
     recorder = walked(3, calls=20)
