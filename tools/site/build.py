@@ -86,7 +86,7 @@ class Site:
         prose = Prose(self.links.of(page))
         cells = json.loads((self.plan.root / page.source).read_text(encoding="utf-8"))["cells"]
         size = pyodide.megabytes(self.python)
-        offers = partial(widgets.offered, lesson.number, lang=page.lang) if page.kind == "lesson" else None
+        offers = partial(widgets.offered, lesson.number, cells, page.lang) if page.kind == "lesson" else None
         notebook = NotebookPage(prose, self.links.pictures, f"{page.up}/pictures", said, offers, size)
         html = notebook.html(cells)
         folder, partner = {"lesson": ("exercises", "exercises"), "exercise": ("notebooks", "lesson")}[

@@ -47,7 +47,7 @@ class Pictures:
 class NotebookPage:
     """One notebook's cells as HTML. ``at`` is the address of the folder of pictures, seen from the page.
 
-    ``words`` are the page's own words in its language. ``offers(key, source)`` is the widget that a cell shows, None
+    ``words`` are the page's own words in its language. ``offers(key)`` is the widget that a cell shows, None
     where there is but a picture; ``size`` is the megabytes of Python in the browser, 0 where the site has none, so that
     live ones are pictures.
     """
@@ -56,7 +56,7 @@ class NotebookPage:
     pictures: Pictures
     at: str
     words: dict[str, str]
-    offers: Callable[[str, str], Offered | None] | None = None
+    offers: Callable[[str], Offered | None] | None = None
     size: int = 0
 
     def html(self, cells: list[dict[str, Any]]) -> str:
@@ -70,11 +70,11 @@ class NotebookPage:
             return (
                 f'<details class="setup"><summary>{self.words["setup"]}</summary>{code_html(text)}</details>'
             )
-        outputs = "".join(self._output(output, key, text) for output in cell.get("outputs", ()))
+        outputs = "".join(self._output(output, key) for output in cell.get("outputs", ()))
         shown = f'<div class="output">{outputs}</div>' if outputs else ""
         return f'<div class="cell" id="cell-{escape(key)}">{code_html(text)}{shown}</div>'
 
-    def _output(self, output: dict[str, Any], key: str, source: str) -> str:
+    def _output(self, output: dict[str, Any], key: str) -> str:
         if output["output_type"] == "stream":
             return _plain("".join(output["text"]))
         if output["output_type"] == "error":
@@ -87,7 +87,7 @@ class NotebookPage:
         if PLOTLY in data:
             return self._plot(data[PLOTLY], data.get("image/png"), text)
         if "image/png" in data:
-            offered = self.offers(key, source) if WIDGET in data and self.offers else None
+            offered = self.offers(key) if WIDGET in data and self.offers else None
             if offered and (self.size or not offered.live):
                 return self._widget(data["image/png"], text, offered)
             return self._photo(data["image/png"], text, widget=WIDGET in data)

@@ -1,15 +1,18 @@
 """Widgets of lessons that work on their pages: recorded ones alone, live ones with the package's Python in the browser.
 
-A notebook keeps a picture of a widget. Here the cells that make some of the widgets run once more, when the site is
-built: those that need no model and no measurement. What the widget's script asks for is then in the page. A widget with
-controls asks Python for each answer (``browser/widgets.py``), the others have all of their states with them.
+A notebook keeps a picture of a widget. The cells that make some of the widgets, those that need no model and no
+measurement, run once more when the site is built, with the assignments of earlier cells that they read. What the
+widget's script asks for is then in the page. A widget with controls asks Python for each answer
+(``browser/widgets.py``), the others have all of their states with them.
 """
 
+import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import anywidget
 
@@ -18,35 +21,21 @@ from minikv.course.motion import BatchingMotion, MemoryBarMotion, PagingMotion
 from minikv.course.widgets import SegmentsWidget
 from tools.site.browser.widgets import LIVE
 
-# Lesson and cell -> what earlier cells of the lesson have defined, or in place of what a machine would measure.
-CELLS = {
-    ("02", "widget_code"): "",
-    ("04", "widget"): "here = None",
-    ("07", "story_cat"): """
-from minikv.plan import CacheSpec
-spec = CacheSpec.from_config("Llama-3.1-8B")
-token, MIB = spec.bytes_for(1), 2**20
-""",
-    ("07", "story_big"): """
-from minikv.course.widgets.segments import AllocatorStep, SegmentsWidget
-from minikv.memory import AllocatorSettings
-from minikv.plan import CacheSpec, find_gpu, find_model, weight_bytes
-spec = CacheSpec.from_config("Llama-3.1-8B")
-expandable = AllocatorSettings(expandable_segments=True)
-""",
-    ("08", "growing_bar"): "",
-    ("09", "paging_motion"): "from minikv.blocks import BlockManager",
-    ("10", "widget"): "",
-    ("11a", "seats_motion"): """
-from minikv.course.lessons.l11a.load import Ask, run_batches, run_load
-answers = (3, 14, 5, 9, 4, 12, 2, 7)
-asks = [Ask(tuple(range(100 * i, 100 * i + 8)), new) for i, new in enumerate(answers)]
-options = dict(num_blocks=64, max_num_seqs=4, max_batched_tokens=64)
-static, continuous = run_batches(asks, 4, **options), run_load(asks, **options)
-""",
-    ("12", "widget"): "",
-    ("16", "story"): "from minikv.course.lessons.l16.culprit import culprit",
-}
+SETUP = "minikv-setup"
+# Lesson and cell.
+CELLS = (
+    ("02", "widget_code"),
+    ("04", "widget"),
+    ("07", "story_cat"),
+    ("07", "story_big"),
+    ("08", "growing_bar"),
+    ("09", "paging_motion"),
+    ("10", "widget"),
+    ("11a", "seats_motion"),
+    ("12", "widget"),
+    ("16", "story"),
+)
+GIVEN = {"here": None}  # in place of what a lesson measures on its machine
 
 
 @dataclass(frozen=True)
@@ -62,22 +51,60 @@ class Offered:
         return asdict(self)
 
 
-def offered(number: str, key: str, source: str, lang: str) -> Offered | None:
+def offered(number: str, cells: Sequence[Mapping[str, Any]], lang: str, key: str) -> Offered | None:
     """Return the widget that the cell ``key`` of a lesson shows, None where the site has its picture alone."""
-    before = CELLS.get((number, key))
-    if before is None:
+    if (number, key) not in CELLS:
         return None
     shown: list[Any] = []
     say = partial(t, lesson=number, lang=lang)
-    given: dict[str, Any] = {"show": lambda widget, **_: shown.append(widget)}
+    given: dict[str, Any] = {**GIVEN, "show": lambda widget, **_: shown.append(widget)}
     given["t"] = lambda key, **values: lang if key == "lang" else say(key, **values)
-    exec(before, given)
-    exec(source, given)
+    exec(_slice(cells, key, given), given)
     [widget] = shown
     name = next(name for name, cls in widget_classes().items() if isinstance(widget, cls))
     ours = [each for each, trait in widget.traits(sync=True).items() if _is_ours(each, trait)]
     live = {"widget": name, "lang": lang, "start": widget.state} if name in LIVE else None
     return Offered(name, {each: getattr(widget, each) for each in ours}, live)
+
+
+def _slice(cells: Sequence[Mapping[str, Any]], key: str, given: Mapping[str, Any]) -> str:
+    """Return the cell behind the imports and assignments of earlier cells that bind what it reads."""
+    code = [cell for cell in cells if cell["cell_type"] == "code" and cell["id"] != SETUP]
+    place = next(place for place, cell in enumerate(code) if cell["id"] == key)
+    source = "".join(code[place]["source"])
+    kept, wanted = [source], set[str]()
+    for statement in reversed(ast.parse(source).body):
+        wanted = wanted - _bound(statement) | _read(statement)
+    for cell in reversed(code[:place]):
+        for statement in reversed(ast.parse("".join(cell["source"])).body):
+            if _bound(statement) & wanted - given.keys():
+                wanted = wanted - _bound(statement) | _read(statement)
+                kept.append(ast.unparse(statement))
+    return "\n".join(reversed(kept))
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that an import or an assignment binds."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {each.asname or each.name.partition(".")[0] for each in statement.names}
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {node.id for target in targets for node in ast.walk(target) if _is_name(node, ast.Store)}
+
+
+def _read(statement: ast.stmt) -> set[str]:
+    nodes = list(ast.walk(statement))
+    inside = {
+        node.id
+        for part in nodes
+        if isinstance(part, ast.comprehension)
+        for node in ast.walk(part.target)
+        if _is_name(node, ast.Store)
+    }
+    return {node.id for node in nodes if _is_name(node, ast.Load)} - inside
+
+
+def _is_name(node: ast.AST, use: type[ast.expr_context]) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, use)
 
 
 def _is_ours(name: str, trait: Any) -> bool:

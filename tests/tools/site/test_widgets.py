@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from functools import partial
 
 import pytest
 
@@ -20,14 +21,13 @@ from tools.site.words import words
 LESSONS = {lesson.number: lesson.stem for lesson in open_course(ROOT).lessons}
 
 
-def cell_of(number: str, key: str, lang: str) -> dict:
+def cells_of(number: str, lang: str) -> list[dict]:
     path = ROOT / Target("lesson", lang, LESSONS[number]).path
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return next(cell for cell in cells if cell["id"] == key)
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
 def offer(number: str, key: str, lang: str) -> Offered:
-    found = offered(number, key, "".join(cell_of(number, key, lang)["source"]), lang)
+    found = offered(number, cells_of(number, lang), lang, key)
     assert found is not None
     return found
 
@@ -42,7 +42,7 @@ def test_the_cells_make_their_widgets_in_the_reader_s_language(lang):
         assert (found.live is None) == (found.name not in LIVE)
         seen.add(found.name)
     assert seen == set(widget_classes())
-    assert offered("02", "another", "1", lang) is None
+    assert offered("02", cells_of("02", lang), lang, "another") is None
 
 
 def test_python_in_the_page_answers_what_the_widget_answers(tmp_path):
@@ -70,11 +70,10 @@ def test_python_in_the_page_answers_what_the_widget_answers(tmp_path):
 
 def test_a_page_has_the_widget_beside_its_picture_and_without_python_the_picture(tmp_path):
     def html(size: int, number: str, key: str) -> str:
-        def offers(key: str, source: str) -> Offered | None:
-            return offered(number, key, source, "en")
-
+        cells = cells_of(number, "en")
+        offers = partial(offered, number, cells, "en")
         page = NotebookPage(Prose(str), Pictures(tmp_path), "../pictures", words("en"), offers, size)
-        return page.html([cell_of(number, key, "en")])
+        return page.html([cell for cell in cells if cell["id"] == key])
 
     live, picture = (html(size, "10", "widget") for size in (14, 0))
     assert 'class="photo widget"' in live
