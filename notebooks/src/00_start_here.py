@@ -73,8 +73,8 @@ for token in islice(answer, 29):
 #
 # You need some Python, and nothing about attention or GPUs: each term is explained where it first appears.
 #
-# Thirty steps later the same request holds three blocks. This is the last picture that the monitor took:
-# %% [markdown] key="live_said" lang="zh" src="6ea605c3"
+# After step 30 the same request holds three blocks. This is the last picture that the monitor took:
+# %% [markdown] key="live_said" lang="zh" src="5a6542e8"
 # 学完本课，你能
 #
 # - **看懂**一个块池：哪些块满了，哪些只填了一部分，哪些空闲；
@@ -83,7 +83,7 @@ for token in islice(answer, 29):
 #
 # 只要会一点 Python 就可以开始。注意力和 GPU 的知识不用提前准备，术语第一次出现时都会解释。
 #
-# 30 步之后，这个请求占了三个块。监视器最后拍到的画面是这样的：
+# 走完第 30 步，这个请求占了三个块。监视器最后拍到的画面是这样的：
 
 # %% key="still" lang="en"
 seen.stop()
@@ -194,8 +194,8 @@ predict("label_gb", ...)
 # $$83 \cdot \frac{10^9}{2^{30}} = 83 \cdot 0.9313 = 77.3$$
 #
 # A GiB is 7.4 % larger than a GB, and a MiB 4.9 % larger than a MB.
-# In this course a whole number of memory always counts bytes. MiB and GiB appear only in what we print.
-# %% [markdown] key="units_words" lang="zh" src="3fe5be46"
+# In the code of this course a size is always a whole number of bytes. MiB and GiB appear only in what we print.
+# %% [markdown] key="units_words" lang="zh" src="adcb4d60"
 # | 符号 | 含义 | 本例取值 |
 # |---|---|---|
 # | GB | 以 10<sup>9</sup> 字节为单位的大小 | 83 |
@@ -204,7 +204,7 @@ predict("label_gb", ...)
 # $$83 \cdot \frac{10^9}{2^{30}} = 83 \cdot 0.9313 = 77.3$$
 #
 # 也就是说，1 GiB 比 1 GB 大 7.4%，1 MiB 比 1 MB 大 4.9%。
-# 本课程里，凡是整数，单位一律是字节；MiB 和 GiB 只在打印时使用。
+# 本课程的代码一律用整数字节表示大小；MiB 和 GiB 只在打印时使用。
 
 # %% key="units_table" lang="en"
 from minikv.units import GIB, MIB, gib
@@ -223,11 +223,11 @@ Table(["单位", "字节", "比值"], rows, right=["比值"])
 # %% [markdown] key="labels" lang="en"
 # So what does the label on the box mean?
 # The package's catalogue of GPUs stores it beside the bytes that torch sees.
-# Those bytes come from a public log of each card, which printed them to 0.01 GiB (`gpu.total_rounded_to`, in bytes), so yours may differ a little.
-# %% [markdown] key="labels" lang="zh" src="76ae80d3"
+# Those bytes come from a public log of each card. The logs print GiB with two decimals, so yours may differ a little.
+# %% [markdown] key="labels" lang="zh" src="0721a56f"
 # 那么，包装上的标称值到底是多少字节？
 # 程序包的 GPU 目录里，标称值和 torch 可见的字节数是放在一起的。
-# 后者取自公开日志，每种显卡一份，只精确到 0.01 GiB（`gpu.total_rounded_to`，单位是字节），所以你的机器上可能略有不同。
+# 后者取自公开日志，每种显卡一份；日志里只印到小数点后两位（单位 GiB），所以你的机器上可能略有不同。
 
 # %% key="labels_table" lang="en"
 from minikv.plan import find_gpu
@@ -263,7 +263,7 @@ Table(head, rows, right=head[1:], lines=[f"83 GB = {gib(83 * 10**9):.1f} GiB"])
 # H200 上 torch 可见的显存比 141 GB 多，又比 141 GiB 少；T4 的 16 不管按哪种单位理解，可见的都更少。
 # 标称 80 的 A100 可见 79.25 GiB，所以例子里的 83 GB，也就是 77.3 GiB，是放得下的。
 #
-# 包装上的数字不能干净地换算成字节，所以我们从不拿它计算。
+# 包装上的数字没有一个固定的系数可以换算成字节，所以我们从不拿它计算。
 # 在自己的 GPU 上，请以 `torch.cuda.mem_get_info()[1]` 为准。
 
 # %% [markdown] key="sixty" lang="en"
@@ -318,13 +318,14 @@ Table(["提示词", "回答", "正确答案"], [[asked.text, said.split()[0], as
 predict("tokens_cached", ...)
 
 # %% [markdown] key="blocks_words" lang="en"
-# The engine doesn't give each sequence a cache that grows on its own.
-# It takes one large piece of memory, cuts it into **blocks** of equal size, here 16 tokens each, and hands out a block whenever a sequence needs one.
+# The engine can't know how long an answer will become.
+# If each sequence had one contiguous piece of memory, it would have to be as large as the longest answer allowed, and most of it would stay empty.
+# So the engine takes one large piece of memory for all sequences, cuts it into **blocks** of equal size, here 16 tokens each, and hands out a block whenever a sequence needs one.
 # The **block table** of a sequence lists its blocks in the order of its tokens.
 #
 # Here are 41 tokens in such a pool, each in its **slot**. The arrows are the block table:
-# %% [markdown] key="blocks_words" lang="zh" src="5602608f"
-# 引擎并不让每条序列的缓存自己增长。
+# %% [markdown] key="blocks_words" lang="zh" src="458cc2df"
+# 一个回答会有多长，引擎事先并不知道。如果给每条序列一段连续的内存，就得按允许的最大长度预留，其中大部分会一直空着。
 # 它先分配一大块内存，切成大小相同的**块**（block），这里是 16 个 token 一块；序列需要时，就分给它一个。
 # 每条序列都有一张**块表**（block table），按 token 的先后顺序记下它用了哪些块。
 #
@@ -347,11 +348,17 @@ manager.allocate("A", list(range(41)))
 show(slots(manager, "A", "zh"))
 
 # %% [markdown] key="fill_words" lang="en"
+# Here the pool was empty, so the block table is 0, 1, 2, and token 40 sits in slot 40.
+# In a pool that others use too, the table may be 5, 0, 3. Then token 40, the ninth of the third block, sits in slot 3 x 16 + 8 = 56.
+#
 # Now we run the same request once more, one step at a time.
-# After each step we ask the engine which blocks the sequence holds, and we ask `CacheSpec` how many bytes its tokens need.
-# %% [markdown] key="fill_words" lang="zh" src="07c68cf2"
+# After each step we ask the engine which blocks the sequence holds. `CacheSpec` describes what this model stores for a token, so we ask it how many bytes the tokens need.
+# %% [markdown] key="fill_words" lang="zh" src="50f5ea24"
+# 这里块池本来是空的，所以块表是 0、1、2，token 40 正好在槽位 40。
+# 如果块池里还有别的序列，块表就可能是 5、0、3。这时 token 40 是第三个块里的第 9 个，槽位是 3 × 16 + 8 = 56。
+#
 # 接下来把同一个请求再跑一遍，这次一步一步走。
-# 每走一步，就问引擎这条序列占了哪些块，再问 `CacheSpec` 这些 token 需要多少字节。
+# 每走一步，就问引擎这条序列占了哪些块，再问 `CacheSpec` 这些 token 需要多少字节；`CacheSpec` 记录的是这个模型每个 token 要存什么。
 
 # %% key="fill" lang="en"
 from minikv.course.widgets import BlocksWidget, SequenceBlocks
@@ -365,7 +372,7 @@ for _ in range(30):
     table, cached = sequence.tables[0], sequence.num_computed
     steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(16)))
     pool.add_step([SequenceBlocks("A", table, cached)], note=f"New word:{word}.")
-llm.abort(name)  # its blocks go back to the pool
+_ = llm.abort(name)  # its blocks go back to the pool
 
 # %% key="fill" lang="zh"
 from minikv.course.widgets import BlocksWidget, SequenceBlocks
@@ -379,7 +386,7 @@ for _ in range(30):
     table, cached = sequence.tables[0], sequence.num_computed
     steps.append((cached, spec.bytes_for(cached), len(table) * spec.block_bytes(16)))
     pool.add_step([SequenceBlocks("A", table, cached)], note=f"新词：{word}。")
-llm.abort(name)  # 它的块都归还
+_ = llm.abort(name)  # 它的块都归还
 
 # %% [markdown] key="pool_words" lang="en"
 # The replay begins at step 0, with an empty pool.
@@ -429,12 +436,14 @@ marks = {"第二个块": 17, "第三个块": 33}
 show(lines({"占用": taken, "需要": needed}, x="缓存里的 token", y="字节", marks=marks))
 
 # %% [markdown] key="read_table" lang="en"
-# The cache took all of its memory when the engine was built, so it takes no further byte while it fills.
+# Each token needs 1,024 B, because 12,288 / 12 = 1,024. "Taken" counts the whole blocks that the sequence holds.
+# Those blocks come out of the 98,304 B that the pool took when the engine was built, so the pool itself doesn't grow.
 # At 16 tokens the first block is full and no other is in use.
 # Token 17 needs a second block and leaves 15 of its slots empty, which is the step in the chart.
 # After 30 steps the cache holds 41 tokens and not 42, because the model has chosen the last new token but hasn't read it yet.
-# %% [markdown] key="read_table" lang="zh" src="bb226e0b"
-# 引擎建好的时候，缓存已经把内存一次占足，所以填充过程中一个字节也不会再增加。
+# %% [markdown] key="read_table" lang="zh" src="fb987540"
+# 每个 token 需要 1,024 B（12,288 / 12 = 1,024）；“占用”按序列持有的整块计算。
+# 这些块都出自引擎建好时一次分配的 98,304 B，所以块池本身不会再变大。
 # 填到 16 个 token，第一个块刚好满，别的块还没用到。
 # 第 17 个 token 需要第二个块，而这个块还空着 15 个槽位，对应图中的那级台阶。
 # 走完 30 步，缓存里有 41 个 token，而不是 42 个，因为最后一个 token 刚刚选出，还没有读入模型。
@@ -570,14 +579,14 @@ Table(["块大小", "块数", "空槽位", "空置比例"], rows, right=["空置
 # With blocks of 2,048 tokens each sequence reserves far more than it needs, and 77 % of the slots hold nothing.
 # Sixteen lies between: 1.3 % stay empty. [Lesson 09](09_pages_and_blocks.ipynb) measures both sides.
 #
-# If you ask a widget for an impossible state, it raises an error instead of drawing it.
+# If you ask a widget for an impossible state, it raises an error instead of drawing it. The next cell tries 33 tokens in two blocks.
 # Every error of the package has a code, the numbers, and a sentence that says what to change.
-# %% [markdown] key="block_size_said" lang="zh" src="9af85304"
+# %% [markdown] key="block_size_said" lang="zh" src="8124af45"
 # 每块只放一个 token 时，一个槽位也不浪费，但块表里每个 token 都要占一项，读缓存时每一项都得查。
 # 每块放 2,048 个 token 时，短序列也要占一整块，77% 的槽位空着。
 # 16 是两者之间的折中，只空着 1.3%；[第 09 课](09_pages_and_blocks.ipynb)会把两边的代价都测出来。
 #
-# 如果状态不合法（例如块表装不下这些 token），组件会直接报错，而不是画一张错图。
+# 如果状态不合法，组件会直接报错，而不是画一张错图。下一格就试着把 33 个 token 放进两个块。
 # 程序包里的每个错误都带有代码、具体数字，以及解决办法。
 
 # %% key="refused" lang="en"
@@ -605,19 +614,19 @@ Table(["代码", "说明"], refused)
 # An engine cuts the cache into blocks: 41 tokens need 3 blocks of 16, and 7 slots stay empty.
 # A pool of N blocks of 16 holds N x 16 tokens; on an H200 that is 892,496 tokens of Llama-3.1-8B.
 # A smaller block wastes less memory and needs a longer block table: with 16 tokens a block, 1.3 % of the slots stay empty, with 2,048 it is 77 %.
-# The label of a card is only a name: on an A100 with 80 on it, torch sees 79.25 GiB.
+# The label of a card is not the memory that you can use: on an A100 with 80 on it, torch sees 79.25 GiB.
 #
 # ## Check yourself
 #
 # Say the answers aloud, then compare with `reveal=True`.
-# %% [markdown] key="check_yourself" lang="zh" src="87803732"
+# %% [markdown] key="check_yourself" lang="zh" src="bdccb9d8"
 # ## 本课小结
 #
 # 模型每读入一个 token，KV 缓存就保存它的 K 和 V；在这个小模型里，每个 token 占 1,024 字节。
 # 引擎把缓存切成块：41 个 token 需要 3 个 16 token 的块，空着 7 个槽位。
 # 每块 16 个 token 时，N 个块能放 N × 16 个；在一块 H200 上，Llama-3.1-8B 能放 892,496 个。
 # 块越小，浪费越少，块表越长：每块 16 个 token 时有 1.3% 的槽位空着，2,048 个时是 77%。
-# 显卡的标称值只是名字，例如标称 80 的 A100，torch 可见的是 79.25 GiB。
+# 显卡的标称值不能当作可用容量，例如标称 80 的 A100，torch 可见的是 79.25 GiB。
 #
 # ## 自我检查
 #
@@ -681,15 +690,15 @@ explain("what_is_free")
 # ## In the wild
 #
 # In May 2024 a user read the source of an inference server and asked what BLOCK_SIZE refers to, why it is 16, and why the number of tokens that fit is `num_blocks * BLOCK_SIZE` ([text-generation-inference issue 1883](https://github.com/huggingface/text-generation-inference/issues/1883)).
-# "The formula" above answers that with one call.
+# "The formula" and "How large should a block be?" above answer the three questions.
 #
 # A pull request to a training library gives the example of a run that ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348).
 # "Units first" shows that both numbers can be true.
-# %% [markdown] key="wild" lang="zh" src="387b56b0"
+# %% [markdown] key="wild" lang="zh" src="b1b36bb1"
 # ## 实战现场
 #
 # 2024 年 5 月，有用户在读一个推理服务的源码时提问，BLOCK_SIZE 指的是什么，为什么是 16，能容纳的 token 数又为什么等于 `num_blocks * BLOCK_SIZE`（[text-generation-inference issue 1883](https://github.com/huggingface/text-generation-inference/issues/1883)）。
-# 上面“公式”一节用一次函数调用就回答了。
+# 上面“公式”和“块应该多大？”两节回答了这三个问题。
 #
 # 某个训练库的合并请求举例说，一次训练 ["has used up 83 GB of memory on an 80 GB machine"](https://github.com/meta-pytorch/torchtune/pull/1348)，意思是 80 GB 的机器用掉了 83 GB。
 # “先说单位”一节说明，这两个数完全可以同时成立。

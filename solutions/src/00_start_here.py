@@ -76,7 +76,7 @@ check("00.2", blocks_needed)
 # ## 00.3 一批序列的空槽位
 #
 # 每条序列有自己的块，最后一块可能没填满。
-# 所有这些最后一块里，没有 token 的槽位一共有多少个？
+# 各条序列的最后一块加在一起，一共有多少个槽位没有 token？
 
 # %% key="empty_slots"
 def empty_slots(lengths: list[int], block_size: int) -> int:
