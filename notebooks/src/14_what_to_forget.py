@@ -702,7 +702,7 @@ with torch.no_grad(), install_kv_eviction(model, policy="h2o", scope="head", **s
             watched.tick()
             show(watched)
         cache = model(context[:, step : step + 1], past_key_values=cache, use_cache=True).past_key_values
-    watched.close()
+    watched.stop()
 
 # %% key="live" lang="zh" tags="hardware"
 from minikv.course import monitor
@@ -715,7 +715,7 @@ with torch.no_grad(), install_kv_eviction(model, policy="h2o", scope="head", **s
             watched.tick()
             show(watched)
         cache = model(context[:, step : step + 1], past_key_values=cache, use_cache=True).past_key_values
-    watched.close()
+    watched.stop()
 
 # %% [markdown] key="live_read" lang="en"
 # And here are its bytes, compared with the full cache:
