@@ -87,6 +87,8 @@ def test_the_readmes_open_the_first_lesson_in_colab_and_link_every_lesson():
 def test_the_readmes_install_what_the_setup_cell_installs(page):
     asked = re.findall(r'pip install "([^"]+)"', prose(ROOT / page))
     assert [line.replace("[lab]", "[engine]") for line in asked] == [OURS.requirement]
+    said = {"README.md": "not on the package index yet", "README.zh.md": "尚未发布到软件包索引"}[page]
+    assert (said in prose(ROOT / page)) != OURS.on_index
 
 
 def test_no_code_spells_the_address():

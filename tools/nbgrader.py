@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 
 from minikv.i18n import LANGUAGES
 from tools.notebooks.codecells import SolutionError, without_solution
-from tools.notebooks.compose import SETUP, for_repository
+from tools.notebooks.compose import for_repository, setup_cell
 from tools.notebooks.course import Course, Target, open_course
 from tools.notebooks.prose import join_chinese_lines
 from tools.notebooks.source import SourceError
@@ -81,7 +81,7 @@ def assignment(course: Course, target: Target) -> NotebookNode:
     """
     source, meta = course.read(target), next(m for m in course.lessons if m.stem == target.stem)
     title = TEXTS[target.lang]["exercise_title"].format(number=meta.number, title=meta.title[target.lang])
-    setup = SETUP.format(requirement=read_project().requirement, number=meta.number, lang=target.lang)
+    setup = setup_cell(read_project(), meta.number, target.lang)
     cells = [
         _markdown("minikv-header", f"# {title}"),
         _code("minikv-setup", setup, grade=False, locked=True, solution=False),

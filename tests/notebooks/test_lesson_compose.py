@@ -48,7 +48,7 @@ def test_setup_starts_the_lesson_in_its_language(sample):
     for lang in ("en", "zh"):
         source = by_id(composed(sample, "lesson", lang))["minikv-setup"].source
         assert source.endswith(f'start("01", lang="{lang}")')
-        assert f'except ImportError:\n    %pip install "{read_project().requirement}"\n' in source
+        assert f'    %pip install -qqq "{read_project().requirement}"\n' in source
 
 
 def test_header_says_where_the_reader_is(sample):

@@ -10,9 +10,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tools.notebooks.compose import SETUP, compose
+from minikv.i18n import LANGUAGES
+from tools.notebooks.compose import compose, setup_cell
 from tools.notebooks.course import open_course
 from tools.notebooks.execute import execute_all
+from tools.notebooks.texts import TEXTS
 from tools.project import Project, read_project
 
 OURS = read_project()
@@ -36,11 +38,11 @@ print("\\nTOLD" + json.dumps([asked, type(error).__name__ if error else ""]))
 STAND_IN = "def start(number, lang):\n    return (number, lang, 'shown', 'explained', 't')\n"
 
 
-def setup_cell(requirement: str) -> str:
-    return (
-        SETUP.format(requirement=requirement, number="02", lang="zh")
-        + "\nassert check == '02', predict == 'zh'"
-    )
+NOWHERE = Project("minikv", "https://nowhere.invalid/x", on_index=False)
+
+
+def checked_cell(project: Project = OURS) -> str:
+    return setup_cell(project, "02", "zh") + "\nassert check == '02', predict == 'zh'"
 
 
 def run_cell(cell: str, folder: Path, magic: str | None = None, **environment: str) -> tuple[list[str], str]:
@@ -74,16 +76,13 @@ def test_every_notebook_begins_with_it(sample):
         cells = [
             cell for cell in compose(course, target, course.read(target)).cells if cell.cell_type == "code"
         ]
-        wanted = SETUP.format(
-            requirement=OURS.requirement, number=target.stem.split("_")[0], lang=target.lang
-        )
-        assert cells[0].source == wanted
+        assert cells[0].source == setup_cell(OURS, target.stem.split("_")[0], target.lang)
         assert not [cell for cell in cells[1:] if "%pip" in cell.source]
 
 
 def test_where_minikv_is_there_nothing_is_installed(tmp_path):
     stand_in(tmp_path)
-    assert run_cell(setup_cell("minikv @ git+https://nowhere.invalid/x"), tmp_path, magic="1/0") == ([], "")
+    assert run_cell(checked_cell(NOWHERE), tmp_path, magic="1/0") == ([], "")
 
 
 def test_where_it_is_not_pip_is_asked_once_and_the_lesson_starts(hidden):
@@ -96,16 +95,42 @@ def test_where_it_is_not_pip_is_asked_once_and_the_lesson_starts(hidden):
         f"pathlib.Path('minikv/course.py').write_text({STAND_IN!r})\n"
         "import importlib; importlib.invalidate_caches()"
     )
-    told = run_cell(setup_cell(OURS.requirement), hidden, magic=installs)
-    assert told == ([f'install "{OURS.requirement}"'], "")
+    told = run_cell(checked_cell(), hidden, magic=installs)
+    assert told == ([f'install -qqq "{OURS.requirement}"'], "")
 
 
-def test_where_pip_fails_the_cell_fails_and_says_what_is_missing(hidden):
-    asked, error = run_cell(setup_cell("minikv"), hidden, magic="print('no network')")
-    assert asked == ['install "minikv"']
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_where_pip_fails_the_cell_fails_with_one_sentence_in_the_reader_s_language(lang, hidden):
+    asked, error = run_cell(setup_cell(NOWHERE, "02", lang), hidden, magic="pass")
+    assert asked == [f'install -qqq "{NOWHERE.requirement}"']
+    assert error.startswith("SystemExit")
+    assert TEXTS[lang]["unreachable"].format(repository=NOWHERE.repository) in error
+    assert "Traceback" not in error
+
+
+def test_the_real_pip_says_nothing_of_its_own_where_the_address_is_dead(hidden):
+    environment = {"GIT_ALLOW_PROTOCOL": "file", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    _, error = run_cell(setup_cell(NOWHERE, "02", "en"), hidden, **environment)
+    said = [line for line in error.splitlines() if line.strip() and "restart the kernel" not in line]
+    assert len(said) <= 4, error
+    assert TEXTS["en"]["unreachable"].format(repository=NOWHERE.repository) in error
+
+
+def test_another_module_that_is_missing_is_named(tmp_path):
+    (tmp_path / "minikv").mkdir()
+    (tmp_path / "minikv/__init__.py").write_text("")
+    (tmp_path / "minikv/course.py").write_text("import no_such_module")
+    _, error = run_cell(checked_cell(), tmp_path, magic="1/0")
     assert error.startswith("ModuleNotFoundError")
-    assert "no network" in error
-    assert "No module named minikv" in error
+    assert "no_such_module" in error
+
+
+def test_the_cell_says_whether_minikv_is_on_the_package_index():
+    for lang in LANGUAGES:
+        for on_index in (False, True):
+            cell = setup_cell(Project("minikv", OURS.repository, on_index), "02", lang)
+            assert (TEXTS[lang]["not_on_index"] in cell) != on_index
+            assert ("git+" in cell) != on_index
 
 
 # Until pip has put a package into the folder, none is found, whatever this Python has installed.
@@ -143,8 +168,8 @@ def test_the_real_pip_installs_from_the_repository(tmp_path):
         "PIP_TARGET": str(site),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
-    requirement = Project(OURS.name, OURS.repository, on_index=False).requirement
-    _, error = run_cell(ONLY_FROM.format(site=str(site)) + setup_cell(requirement), here, **environment)
+    cell = checked_cell(Project(OURS.name, OURS.repository, on_index=False))
+    _, error = run_cell(ONLY_FROM.format(site=str(site)) + cell, here, **environment)
     assert error == ""
     assert (site / "minikv/course.py").read_text() == STAND_IN
 
@@ -153,7 +178,8 @@ def test_a_build_and_nbval_install_nothing(sample, tmp_path):
     """Without the package at its root a lesson's first cell fails, though pip is called: no index, no git."""
     shutil.rmtree(sample / "minikv")
     (sample / "minikv.py").write_text("raise ImportError('hidden')\n")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(setup_cell(OURS.requirement))])
+    told = checked_cell().replace(" -qqq", "")  # with what pip says of it
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(told)])
     [run] = execute_all([notebook], sample, tmp_path, 1)
     printed = "".join(out.get("text", "") for out in run.notebook.cells[0].outputs)
     assert "ImportError" in run.problem

@@ -14,14 +14,18 @@ from tools.notebooks.prose import join_chinese_lines
 from tools.notebooks.source import MEASURED_TAGS, RESERVED_PREFIX, Cell, Meta, Source, SourceError
 from tools.notebooks.stamps import source_stamp
 from tools.notebooks.texts import TEXTS
-from tools.project import ROOT, read_project
+from tools.project import ROOT, Project, read_project
 
-SETUP = """\
+# pip's own pages are kept away (-qqq): where it fails, the reader gets one sentence and the way out.
+_SETUP = """\
 try:
     import minikv
-except ImportError:
-    %pip install "{requirement}"
-from minikv.course import start
+except ImportError:{note}
+    %pip install -qqq "{requirement}"
+try:
+    from minikv.course import start
+except ModuleNotFoundError as error:
+    raise SystemExit({unreachable!r}) if error.name == "minikv" else error
 check, predict, explain, show, t = start("{number}", lang="{lang}")"""
 
 
@@ -31,7 +35,7 @@ REPOSITORY_LINK = re.compile(r"(?<=\]\()repo:([^)\s]+)(?=\))")  # [the runbook](
 def compose(course: Course, target: Target, source: Source) -> NotebookNode:
     """The notebook before it runs. Raises ``SourceError`` for solution markers that cannot be used."""
     meta = course.meta(target, source)
-    setup = SETUP.format(requirement=read_project().requirement, number=meta.number, lang=target.lang)
+    setup = setup_cell(read_project(), meta.number, target.lang)
     cells = [
         _markdown(f"{RESERVED_PREFIX}header", header(course, target, meta)),
         _code(f"{RESERVED_PREFIX}setup", setup),
@@ -50,6 +54,18 @@ def compose(course: Course, target: Target, source: Source) -> NotebookNode:
         "minikv": {"kind": target.kind, "lang": target.lang, "source": source_stamp(source.text)},
     }
     return _node({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+
+
+def setup_cell(project: Project, number: str, lang: str) -> str:
+    """The first cell of every notebook: the course's words, and minikv itself where it is not installed."""
+    words = TEXTS[lang]
+    return _SETUP.format(
+        note="" if project.on_index else words["not_on_index"],
+        requirement=project.requirement,
+        unreachable=words["unreachable"].format(repository=project.repository),
+        number=number,
+        lang=lang,
+    )
 
 
 def to_text(notebook: NotebookNode) -> str:

@@ -5,6 +5,11 @@ TEXTS = {
         "colon": ": ",
         "comma": ", ",
         "badge": "▶ Open in Colab",
+        "not_on_index": "  # not on the package index yet: pip takes it from the repository",
+        "unreachable": (
+            "minikv cannot be reached at {repository}. Upload the repository's ZIP here, run "
+            '%pip install "./minikv-main.zip[engine]", then run this cell again.'
+        ),
         "switch": "中文",
         "lesson_title": "{number} · {title}",
         "exercise_title": "{number} · Exercises: {title}",
@@ -27,6 +32,11 @@ TEXTS = {
         "colon": "：",
         "comma": "、",
         "badge": "▶ 在 Colab 中打开",
+        "not_on_index": "  # 尚未发布到软件包索引：由 pip 从代码仓库安装",
+        "unreachable": (
+            "无法从 {repository} 安装 minikv。请把仓库的 ZIP 上传到这里，运行 "
+            '%pip install "./minikv-main.zip[engine]"，然后重新运行本单元。'
+        ),
         "switch": "English",
         "lesson_title": "{number} · {title}",
         "exercise_title": "{number} · 练习：{title}",
