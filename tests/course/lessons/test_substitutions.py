@@ -6,13 +6,17 @@ import pytest
 import torch
 
 from minikv.course.capstone import Plan, floor, serve, tiny_task
+from minikv.course.lessons.l07.growth import bytes_copied
+from minikv.course.lessons.l08.engine_memory import CHUNK, start_up
 from minikv.course.lessons.l12.parallel_layouts import two_ways
 from minikv.course.lessons.l16.culprit import culprit
 from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, md1_wait
+from minikv.memory.allocator.rules import round_size, segment_size
 from minikv.models import load
 from minikv.plan import CacheSpec, find_gpu, max_batch_size, plan_memory, rebuilt_bytes, weight_bytes
 from minikv.plan.flops import crossing_length, flop_cost, step_flops
 from minikv.plan.logs.vllm_pool import vllm_pool
+from minikv.plan.other_engines import OPTIONS, Startup, pool_bytes
 from minikv.plan.preemption import TransferRates, recompute_seconds, swap_seconds
 from minikv.plan.roofline import decode_work, gpu_roof
 from minikv.simulate import Fleet
@@ -101,6 +105,33 @@ def the_room_of_a_linear_cache() -> list[str]:
     rows = (150, 40, 700, 12)
     paged = sum(-length % 16 for length in rows) * 1024
     return [f"+ 5 = {offset:,}$", f"= {(4 * 1024 - sum(rows)) * 1024:,}$", f"= {paged:,}$"]
+
+
+def what_joining_copies() -> list[str]:
+    token, rounded = CacheSpec.from_config("Llama-3.1-8B").bytes_for(1), round_size(10_485_160, (1,) * 16)
+    copied = bytes_copied(1, 1024, 256, token)
+    return [
+        f"{token:,} \\cdot 256 \\cdot (2 \\cdot 1,024 + 256 + 1) = {copied:,}$",
+        f"256 \\cdot 131,072 = {2 * 256 * token:,}$",
+        f"\\rceil = 512 \\cdot {rounded // 512:,} = {rounded:,}$",
+        f"| {segment_size(rounded):,} |",
+    ]
+
+
+def the_blocks_that_fit() -> list[str]:
+    started = start_up(0.9, warmup_tokens=CHUNK, staging=5 * GIB)
+    terms, block = started.terms, started.block_bytes
+    plan = plan_memory("Llama-3.1-8B", gpu="H200", chunk=CHUNK)
+    return [
+        f"{terms.limit:,} - {terms.used:,} - {terms.peak:,} + {terms.current:,} = {terms.available:,}",
+        f"\\lfloor {terms.available:,} / {block:,} \\rfloor = {started.num_blocks:,}",
+        f"\\cdot 2 = {plan.activation_bytes // CHUNK:,}\\",
+    ]
+
+
+def the_pools_of_four_engines() -> list[str]:
+    card = Startup(80 * 10**9, 6 * 10**9, 20 * 10**9, 4 * 10**9)
+    return [f" = {pool_bytes(engine, card, 0.9) / 10**9:g}$ GB" for engine in OPTIONS]
 
 
 def what_a_rank_keeps() -> list[str]:
@@ -192,12 +223,15 @@ def the_floor_of_a_load() -> list[str]:
         ("04_the_roofline", the_floor_of_a_step),
         ("05_owned_and_borrowed", what_a_view_keeps),
         ("06_the_linear_cache", the_room_of_a_linear_cache),
+        ("07_allocate_once", what_joining_copies),
+        ("08_allocate_kv_cache", the_blocks_that_fit),
         ("12_beyond_one_gpu", what_a_rank_keeps),
         ("15_eviction_on_mla", what_an_eviction_frees),
         ("15_eviction_on_mla", one_score_from_two_heads),
         ("16_where_did_6gb_go", the_shares_of_the_used_memory),
         ("17_a_fleet_on_paper", the_time_to_first_token),
         ("18_capstone", the_floor_of_a_load),
+        ("D_other_engines", the_pools_of_four_engines),
     ],
 )
 def test_numbers_under_a_formula(lesson, numbers):
