@@ -733,7 +733,7 @@ explain("what_is_free")
 # | to drop tokens from the cache | 01 → 02 → 14 → 14b → 15 → 15b |
 #
 # A route names only the main line. The top of each lesson says which others it needs.
-# If something is broken right now, open [the runbook](repo:docs/runbook.md): ten symptoms, each with a command, how to read it, and a fix.
+# If something is broken right now, open [the runbook](repo:docs/runbook.md): eleven symptoms, each with a command, how to read it, and a fix.
 #
 # ### All lessons
 #
@@ -777,7 +777,7 @@ explain("what_is_free")
 # `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
 # Run it again after an update: it never overwrites a notebook that you changed, and puts the newer version beside it as `NAME.new.ipynb`.
 # Every notebook exists in English and in Chinese. The link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
-# %% [markdown] key="next" lang="zh" src="0fd50392"
+# %% [markdown] key="next" lang="zh" src="61ca7e69"
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
@@ -807,7 +807,7 @@ explain("what_is_free")
 # | 淘汰缓存里的 token | 01 → 02 → 14 → 14b → 15 → 15b |
 #
 # 路线只列主线，每一课的页首写着它还要用到哪几课。
-# 如果眼下就有故障要处理，请看[运行手册](repo:docs/runbook.zh.md)：十种症状，各有一条命令、读法和解法。
+# 如果眼下就有故障要处理，请看[运行手册](repo:docs/runbook.zh.md)：十一种症状，各有一条命令、读法和解法。
 #
 # ### 全部课程
 #
