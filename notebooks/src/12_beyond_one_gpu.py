@@ -249,13 +249,13 @@ predict("common_blocks", ...)
 #
 # ### What the ranks send each other
 #
-# Rank 0 decides, and sends each step to the other ranks as a list of integers: token ids, lengths, block tables. That is little. Inside of the forward far more is sent, because after attention and after the MLP every layer adds up the activations that the ranks have computed.
-# %% [markdown] key="message" lang="zh" src="3a22a79b"
+# Rank 0 decides, and sends each step to the other ranks as a list of integers: token ids, lengths, block tables. The other ranks have to know how much to receive, so the first message of a step always has the same size, 2,048 integers of 4 bytes. (A longer list sends the rest in a second one.) That is little. Inside of the forward far more is sent, because after attention and after the MLP every layer adds up the activations that the ranks have computed.
+# %% [markdown] key="message" lang="zh" src="1d4cbb0a"
 # （练习 12.2 就是算这个数。）
 #
 # ### rank 之间发送什么
 #
-# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank，包括 token id、长度、块表。这些很少。前向计算内部要发的就多得多了，因为每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
+# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank，包括 token id、长度、块表。接收的一方要事先知道收多少，所以每一步的第一条消息长度固定，是 2,048 个 4 字节的整数；放不下的部分再发一条。这些很少。前向计算内部要发的就多得多了，因为每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
 
 # %% key="message_code" lang="en"
 from minikv import SamplingParams
@@ -321,16 +321,20 @@ Table(["Llama-3.1-70B 的层数", "每个 rank 交换的激活（B），64 条�
 # | symbol | meaning | value here: DeepSeek-V3 |
 # |---|---|---|
 # | $s_h$ | score of head $h$ for this token | one number; 128 heads |
+# | $q_h$ | the head's query, without the part for the position | 128 elements |
+# | $W^{K}_h$ | the head's own matrix, which would make its key of a latent | 128 x 512 |
 # | $\tilde q_h$ | the head's query, absorbed | 512 elements |
 # | $c$ | the token's latent | $d_c$ = 512 elements |
 # | $q^{\text{rope}}_h$, $k^{\text{rope}}$ | the parts that carry the position | $d_r$ = 64 elements each |
 #
 # The latent $c$ has no index $h$: every head, on whatever rank, reads all of its 512 elements.
 # A rank that keeps 256 of them computes half of a sum, and half of a sum is not a score:
-# %% [markdown] key="latents_why" lang="zh" src="badf3dfb"
+# %% [markdown] key="latents_why" lang="zh" src="11ef7c92"
 # | 符号 | 含义 | 本例取值：DeepSeek-V3 |
 # |---|---|---|
 # | $s_h$ | 头 $h$ 对这个 token 的分数 | 一个数；共 128 个头 |
+# | $q_h$ | 这个头的 query，不含带位置信息的部分 | 128 个元素 |
+# | $W^{K}_h$ | 这个头自己的矩阵，本来用来从潜在向量算出它的 key | 128 x 512 |
 # | $\tilde q_h$ | 这个头的 query（吸收之后） | 512 个元素 |
 # | $c$ | 这个 token 的潜在向量 | $d_c$ = 512 个元素 |
 # | $q^{\text{rope}}_h$、$k^{\text{rope}}$ | 带位置信息的部分 | 各 $d_r$ = 64 个元素 |
@@ -369,7 +373,7 @@ scores, saved = heads * tokens * 4 / 2**20, tokens * 256 * 2 / 2**20
 Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB）"], [(tokens, f"{scores:.1f}", f"{saved:.1f}")])
 
 # %% [markdown] key="latents_ways" lang="en"
-# The ranks could add up their halves. But they would have to do it before the softmax, for each head, cached token, query and layer. With 128 heads and scores of 4 bytes, that is 512 B for each cached token, as many as the 256 elements of 2 bytes that a rank doesn't read. And they would go over a link, not out of memory.
+# The ranks could add up their halves. But they would have to do it before the softmax, for each head, cached token, query and layer. With 128 heads and scores of 4 bytes, that is 512 B for each cached token (16 MiB for the 32,768 tokens above, in one layer and for one query), as many as the 256 elements of 2 bytes that a rank doesn't read. And they would go over a link, not out of memory.
 #
 # Two other things can be divided:
 #
@@ -377,8 +381,8 @@ Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB�
 # - **The tokens of a sequence.** Each rank keeps some of the positions, because a softmax can be put together from parts ([lesson 10](10_kernels.ipynb), split-KV). This is [context parallelism](https://docs.sglang.io/docs/advanced_features/dcp). It needs an exchange for each query and layer, too, but of one vector a head instead of one score a token.
 #
 # Data-parallel attention has a price. To compute all heads of its requests, a rank needs **all** of attention's weights, where before it had an eighth. Everything else, above all the experts, is cut as before.
-# %% [markdown] key="latents_ways" lang="zh" src="e21f0589"
-# 当然，几个 rank 可以把各自的一半相加。但必须在 softmax 之前做，而且每个头、每个已缓存的 token、每个 query、每一层都要做一次。以 128 个头、每个分数 4 字节计算，每个已缓存的 token 要交换 512 字节，与少读的 256 个元素（每个 2 字节）一样多，而且走的是链路，不是显存。
+# %% [markdown] key="latents_ways" lang="zh" src="4d84c969"
+# 当然，几个 rank 可以把各自的一半相加。但必须在 softmax 之前做，而且每个头、每个已缓存的 token、每个 query、每一层都要做一次。以 128 个头、每个分数 4 字节计算，每个已缓存的 token 要交换 512 字节（上面的 32,768 个 token，一个 query 在一层里就是 16 MiB），与少读的 256 个元素（每个 2 字节）一样多，而且走的是链路，不是显存。
 #
 # 能分的是另外两样：
 #
@@ -433,7 +437,7 @@ parts = {
 show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weights", "k")))
 
 # %% [markdown] key="ways_read" lang="en"
-# **The missing seven eighths were copies.** In this plan the factor stays below 8, because each rank pays for attention's whole weights out of its pool: in the chart, the first bar of each pair has fewer weights. The larger the GPU, the less that matters, and the closer the factor comes to 8.
+# **The missing seven eighths were copies.** In this plan the factor stays below 8, because each rank pays for attention's whole weights out of its pool: in the chart, the first bar of each pair has fewer weights. For DeepSeek-V3 the pool of a GPU shrinks from 74.4 to 65.9 GiB, to 0.885 of what it was, and 8 · 0.885 = 7.08. vLLM's 156.9 / 20.43 = 7.7 at the beginning is 8 · 0.96: there, each GPU had 96 % of the room left. The larger the GPU, the less the weights matter, and the closer the factor comes to 8.
 #
 # Here is the comparison in one formula, for two models. With tensor parallelism all ranks hold the same requests, with data parallelism each holds its own:
 #
@@ -449,14 +453,14 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # | $N_{\text{TP}}$ | tokens in all, TP | tokens | 1,136,864 | 3,727,760 |
 # | $N_{\text{DP}}$ | tokens in all, DP | tokens | 8,049,664 | 3,211,648 |
 #
-# With the numbers put in, DeepSeek-V3 has $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ tokens, 7.08 times as many as 1,136,864. Llama-3.1-70B has $8 \cdot 401{,}456 = 3{,}211{,}648$, only 0.86 times as many. Tensor parallelism had already cut its heads, so there was nothing to gain, and the whole weights of attention take room.
+# With the numbers put in (the GiB of the table are rounded, and only whole blocks count), one rank holds 65.9 GiB / 70,272 B = 1,006,208 tokens of DeepSeek-V3 with data parallelism. That makes $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ tokens in all, 7.08 times as many as 1,136,864. Llama-3.1-70B has $8 \cdot 401{,}456 = 3{,}211{,}648$, only 0.86 times as many. Tensor parallelism had already cut its heads, so there was nothing to gain, and the whole weights of attention take room.
 # Qwen3's 4 KV heads lie on 8 ranks in two copies under tensor parallelism, so there the factor is at most 2.
 #
 # Look at the last column of the table above, too. A single request has *less* room than before, because it still lies on one GPU. Data-parallel attention holds more requests, not longer ones.
 #
 # (This is an ideal plan: engines copy more than attention. It doesn't show the cost in speed either. A step has to bring each token to the rank of its experts and back, all ranks run their steps together, and a rank with long requests is full while others have room. You share out such requests in exercise 12.3.)
-# %% [markdown] key="ways_read" lang="zh" src="1447aa13"
-# **少掉的八分之七，都是复制品**。在这份计划里，倍数不到 8，因为每个 rank 都要从块池里拿出一部分放注意力的完整权重（图中每一对的第一条，权重较少）。GPU 的显存越大，这一点影响越小，倍数就越接近 8。
+# %% [markdown] key="ways_read" lang="zh" src="ad7ff83f"
+# **少掉的八分之七，都是复制品**。在这份计划里，倍数不到 8，因为每个 rank 都要从块池里拿出一部分放注意力的完整权重（图中每一对的第一条，权重较少）。以 DeepSeek-V3 为例，一块 GPU 的块池从 74.4 GiB 减到 65.9 GiB，是原来的 0.885，而 8 · 0.885 = 7.08。开头 vLLM 的 156.9 / 20.43 = 7.7 就是 8 · 0.96，也就是每块 GPU 还剩 96% 的空间。GPU 的显存越大，权重的影响越小，倍数就越接近 8。
 #
 # 用一个公式比较两个模型。张量并行时，所有 rank 存同样的请求；数据并行时，各存各的：
 #
@@ -472,7 +476,7 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # | $N_{\text{TP}}$ | TP：一共放得下的 token | token | 1,136,864 | 3,727,760 |
 # | $N_{\text{DP}}$ | DP：一共放得下的 token | token | 8,049,664 | 3,211,648 |
 #
-# 代入数字：DeepSeek-V3 是 $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ 个 token，是 1,136,864 的 7.08 倍。Llama-3.1-70B 是 $8 \cdot 401{,}456 = 3{,}211{,}648$ 个，只有原来的 0.86 倍，因为张量并行早已把它的头切开，没有复制品可省，反而要放完整的注意力权重。
+# 代入数字（表里的 GiB 是四舍五入之后的，而且只算整块）：数据并行时，DeepSeek-V3 在一个 rank 上放得下 65.9 GiB / 70,272 B = 1,006,208 个 token，合计 $8 \cdot 1{,}006{,}208 = 8{,}049{,}664$ 个 token，是 1,136,864 的 7.08 倍。Llama-3.1-70B 是 $8 \cdot 401{,}456 = 3{,}211{,}648$ 个，只有原来的 0.86 倍，因为张量并行早已把它的头切开，没有复制品可省，反而要放完整的注意力权重。
 # Qwen3 的 4 个 KV 头，张量并行时在 8 个 rank 上各有两份，所以最多是 2 倍。
 #
 # 再看上面那张表的最后一列，单个请求的空间反而**变小**了，因为它仍然要整个放在一块 GPU 上。也就是说，数据并行注意力放得下更多的请求，而不是更长的请求。
@@ -496,24 +500,24 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # %% [markdown] key="swap_symbols" lang="en"
 # | symbol | meaning | unit | value here |
 # |---|---|---|---|
-# | $B$ | bytes of the blocks, on this rank | bytes | 4,096 · 131,072 |
+# | $B$ | bytes of the blocks, on this rank: tokens times the bytes of a token | bytes | 4,096 · 131,072 |
 # | $r_{\text{out}}, r_{\text{in}}$ | rate to the host, and back to the device | bytes a second | 25 · 10⁹, 20 · 10⁹ |
 # | $T$ | tokens that would have to be computed again | tokens | 4,096 |
 # | $p$ | speed of a prefill | tokens a second | 20,000 |
 #
-# With the numbers put in, for a sequence of 4,096 tokens of Llama-3.1-8B:
+# With the numbers put in, for a sequence of 4,096 tokens of Llama-3.1-8B (the three rates are assumed here; further down you measure yours):
 # swap $= 536{,}870{,}912 / (25 \cdot 10^9) + 536{,}870{,}912 / (20 \cdot 10^9) = 21.47 + 26.84 = 48.32$ ms, recompute $= 4{,}096 / 20{,}000 = 204.80$ ms.
 #
 # $B$ and $T$ both grow with the sequence, so its length hardly changes which of the two is cheaper.
-# %% [markdown] key="swap_symbols" lang="zh" src="2c3c53a5"
+# %% [markdown] key="swap_symbols" lang="zh" src="2209e052"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
-# | $B$ | 这个 rank 上要搬的块的字节数 | 字节 | 4,096 · 131,072 |
+# | $B$ | 这个 rank 上要搬的块的字节数，即 token 数乘以每个 token 的字节数 | 字节 | 4,096 · 131,072 |
 # | $r_{\text{out}}, r_{\text{in}}$ | 搬到 CPU 内存、搬回设备的速度 | 字节 / 秒 | 25 · 10⁹、20 · 10⁹ |
 # | $T$ | 否则要重新计算的 token 数 | token | 4,096 |
 # | $p$ | 预填充的速度 | token / 秒 | 20,000 |
 #
-# 代入数字，以 Llama-3.1-8B 的一条 4,096 个 token 的序列为例：
+# 代入数字，以 Llama-3.1-8B 的一条 4,096 个 token 的序列为例（三个速度这里是假定的，后面会在本机上实测）：
 # 换出换入 $= 536{,}870{,}912 / (25 \cdot 10^9) + 536{,}870{,}912 / (20 \cdot 10^9) = 21.47 + 26.84 = 48.32$ 毫秒，重新计算 $= 4{,}096 / 20{,}000 = 204.80$ 毫秒。
 #
 # $B$ 和 $T$ 都随序列增长，所以哪种做法更快，几乎与序列的长短无关。
@@ -541,7 +545,7 @@ predict("swap_ms", ...)
 # %% [markdown] key="widget_read" lang="zh" src="d1b5cda7"
 # ## 亲眼看看
 #
-# 组件里的链路是 GPU 与 CPU 内存之间的通路，按单向算，PCIe 4.0 ×16 插槽能到 25 GB/s 上下，5.0 能到 50 上下。预填充的速度，用它达到的算力比例来表示。
+# 组件里的“链路”指 GPU 与 CPU 内存之间的通路，速度按单向算：PCIe 4.0 ×16 插槽大约是 25 GB/s，5.0 大约是 50 GB/s。预填充的速度用它达到峰值算力的百分之几来表示。
 # 试试下面几步，每次动手之前先说出会发生什么：
 #
 # 1. 把序列加长到十倍。结论会变吗？
@@ -610,18 +614,19 @@ def copy_out(piece):
 # %% key="pieces_drawn" tags="timing" lang="en"
 sizes = {"32 MiB": 2**25, "1 MiB": 2**20, "32 KiB": 2**15, "1 KiB": 2**10}
 rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
-show(bars([f"in pieces of {name}" for name in sizes], {"32 MiB": rates}, x="GB/s", looks=("host",)))
+show(bars([f"in pieces of {name}" for name in sizes], {"32 MiB in all": rates}, x="GB/s", looks=("host",)))
 
 # %% key="pieces_drawn" tags="timing" lang="zh"
 sizes = {"32 MiB": 2**25, "1 MiB": 2**20, "32 KiB": 2**15, "1 KiB": 2**10}
 rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
-show(bars([f"每次搬 {name}" for name in sizes], {"32 MiB": rates}, x="GB/s", looks=("host",)))
+show(bars([f"每次搬 {name}" for name in sizes], {"共 32 MiB": rates}, x="GB/s", looks=("host",)))
 
 # %% [markdown] key="pieces_read" lang="en"
+# Pieces of 1 MiB come about as fast as one of 32 MiB. Below that the work for each copy counts, and pieces of 1 KiB are many times slower.
 # This is why `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and why an engine measures the rate of *these* copies.
 # Here are the rates of a small model on this machine, the speed of its prefill, and what follows from them:
-# %% [markdown] key="pieces_read" lang="zh" src="df648e69"
-# 所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
+# %% [markdown] key="pieces_read" lang="zh" src="b894ba23"
+# 每次搬 1 MiB，与一次搬完 32 MiB 差不多快；再小，每次复制本身的开销就显出来了，每次只搬 1 KiB 要慢很多倍。所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
 # 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论：
 
 # %% key="rates" tags="timing" lang="en"
@@ -835,6 +840,7 @@ def race(with_event, schedule):
 
 
 rows = [("no event", False), ("the copy waits for an event", True)]
+# a schedule names the stream that goes first where both could: 0 compute, 1 copies
 rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows]
 Table(["", "the host's block: the copy goes first", "the step goes first"], rows)
 
@@ -854,6 +860,7 @@ def race(with_event, schedule):
 
 
 rows = [("没有事件", False), ("复制先等一个事件", True)]
+# 两个流都能走时，由 schedule 指定先走哪个：0 是 compute，1 是 copies
 rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows]
 Table(["", "CPU 内存里的块：复制先走", "计算先走"], rows)
 

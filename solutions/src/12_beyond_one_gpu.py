@@ -18,7 +18,7 @@
 # 它跑在 `tp` 个 rank 上：rank 0 算最前面的 `query_heads // tp` 个 query 头，rank 1 算接下来的，依此类推。
 #
 # `rank` 要存哪些 KV 头？按次序返回它们的编号，放在列表里。
-# `tp` 整除 `query_heads`；`tp` 与 `kv_heads` 之间，总有一个整除另一个：rank 可能比 KV 头多。
+# `tp` 整除 `query_heads`；`tp` 与 `kv_heads` 之间，总有一个整除另一个，所以 rank 也可能比 KV 头多。
 
 # %% key="heads_stub"
 def kv_heads_of(rank: int, tp: int, query_heads: int, kv_heads: int) -> list[int]:
