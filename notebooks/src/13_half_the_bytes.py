@@ -123,9 +123,9 @@ predict("int8_tokens", ...)
 # 最前面的 2 代表 K 和 V。普通的 `fp8` 整个张量只有一个缩放因子，通常就是 1.0。它在这里不占字节，但另有代价，后面会看到。
 
 # %% [markdown] key="rows_intro" lang="en"
-# Here are four models, drawn to scale:
-# %% [markdown] key="rows_intro" lang="zh" src="8789db0a"
-# 下面按比例画出四个模型：
+# Here are four models, drawn to scale. The bytes are those of one token in one KV head, two rows: `2 × 64 × 2 = 256` for gpt-oss-20b in bf16.
+# %% [markdown] key="rows_intro" lang="zh" src="a4fead4e"
+# 下面按比例画出四个模型。每一条是一个 token 在一个 KV 头里的字节数，也就是 K 和 V 两行，例如 gpt-oss-20b 用 bf16 是 `2 × 64 × 2 = 256`：
 
 # %% key="rows_table" lang="en"
 from minikv.course.diagrams import row_bytes
@@ -555,8 +555,9 @@ Table(["", "GiB"], [[what, f"{gib:.2f}"] for what, gib in rows], right=["GiB"], 
 
 # %% [markdown] key="oss_read" lang="en"
 # 12.00 and 6.11 GiB are both right, for two different engines. A window saves memory only if its layers have a pool of their own, and if the engine gives their blocks back.
-# %% [markdown] key="oss_read" lang="zh" src="570d50b3"
-# 12.00 GiB 和 6.11 GiB 都对，说的是两种引擎。窗口要省得下显存，有两个条件，一是带窗口的层有自己的块池，二是引擎真的归还它们的块。
+# (A window of 128 tokens takes 9 blocks of 16 and not 8, because it usually begins in the middle of a block.)
+# %% [markdown] key="oss_read" lang="zh" src="ec9d5609"
+# 12.00 GiB 和 6.11 GiB 都对，说的是两种引擎。窗口要省得下显存，有两个条件，一是带窗口的层有自己的块池，二是引擎真的归还它们的块。（128 个 token 的窗口要 9 个 16 的块，而不是 8 个，因为窗口一般从某个块的中间开始。）
 
 # %% key="predict_window"
 predict("window_blocks", ...)
@@ -642,7 +643,7 @@ Table(["", "层数", "算提示词时最多的块", "解码时", "计划"], rows
 #
 # 注意力只看 query 与 key 的乘积。所以我们可以把每个 key 的两个通道乘以 64，同时把每个 query 的这两个通道除以 64。这样所有乘积都不变，不量化时，模型的输出一个比特也不差。（要动两个通道，因为 RoPE 把它们成对旋转。）后面再把 32 个通道全部这样改。
 #
-# 还是开头的那个 key，两个通道大了 64 倍。图里画的是另外三十个数所在的范围：
+# 还是开头的那个 key，其中两个通道放大到 64 倍。图里画的是另外三十个数所在的范围：
 
 # %% key="break_levels" lang="en"
 from minikv.course.lessons.l13.outliers import enlarge_keys
@@ -705,8 +706,8 @@ Table(["通道", "倍数", *stored[1:]], rows, lines=[f"共 {total} 个问题，
 #
 # ### What to do about it
 #
-# Use fp8 with a scale, or choose which numbers share one. An outlier sits in the same channels for every token, so a scale *for each channel* confines it. Here are the keys of a whole text, stored as int8 in five ways. The errors are those of the thirty channels that stay as they were:
-# %% [markdown] key="break_outlier_read" lang="zh" src="185f3f71"
+# Use fp8 with a scale, or choose which numbers share one. An **outlier**, a number far larger than the rest of its row, sits in the same channels for every token, so a scale *for each channel* confines it. Here are the keys of a whole text, stored as int8 in five ways. The errors are those of the thirty channels that stay as they were:
+# %% [markdown] key="break_outlier_read" lang="zh" src="65421a11"
 # **同一个模型，同样的乘积，却从全对变成了全错**。哪里都没有报错，每种存法各有各的坏法：
 #
 # - **int8** 的间距由一行里最大的数决定。两个通道特别大，另外三十个就分不到级数；如果所有通道都一样大，缩放因子正好管住，什么也不丢。
@@ -718,7 +719,7 @@ Table(["通道", "倍数", *stored[1:]], rows, lines=[f"共 {total} 个问题，
 #
 # ### 怎么办
 #
-# 一种办法是给 fp8 配上缩放因子，另一种是改变哪些数共用一个缩放因子。每个 token 的异常值都出现在相同的通道里，所以**每个通道**各配一个，就能把它关在这个通道里。下面把一整篇文本的 key 用五种方式存成 int8，误差只算没有改动的三十个通道：
+# 一种办法是给 fp8 配上缩放因子，另一种是改变哪些数共用一个缩放因子。比同一行其他数大得多的数叫**异常值**（outlier），它在每个 token 里都出现在相同的通道，所以**每个通道**各配一个，就能把它关在这个通道里。下面把一整篇文本的 key 用五种方式存成 int8，误差只算没有改动的三十个通道：
 
 # %% key="shared" lang="en"
 from minikv.course.diagrams import scale_shapes
@@ -737,7 +738,7 @@ from minikv.course.lessons.l13.scales import WAYS, shared_scale
 
 larger = enlarge_keys(load("tiny-gqa", device="cpu").model, factor=64, pairs=1)
 others = [channel for channel in range(32) if channel % 16]  # 除去放大的一对：0 和 16
-models = {"原样": tiny.model, "两个通道大 64 倍": larger}
+models = {"原样": tiny.model, "两个通道放大到 64 倍": larger}
 keys = {name: cached_keys(model, documents[0].tokens) for name, model in models.items()}  # [2, T, 32]
 show(scale_shapes({name: [shared_scale(each, way, others) for way in WAYS] for name, each in keys.items()}, "zh"))
 
@@ -771,7 +772,7 @@ codec, others, rows = find_codec("int8"), torch.arange(32) != 5, []
 for name, turn in (("直接存", torch.eye(32)), ("先旋转，读出后转回来", rotation)):
     back = codec.decode(*codec.encode(keys @ turn)) @ turn.T
     rows.append([name, f"{float((back - keys)[:, others].square().mean().sqrt()):.3f}"])
-Table(["int8，一个通道大 64 倍", "其他数的误差（它们本身约为 1）"], rows)
+Table(["int8，一个通道放大到 64 倍", "其他数的误差（它们本身约为 1）"], rows)
 
 # %% [markdown] key="check_yourself" lang="en"
 # ## Recap
@@ -791,7 +792,7 @@ Table(["int8，一个通道大 64 倍", "其他数的误差（它们本身约为
 # - fp8 的字节数是 bf16 的一半。int8 每行多一个 4 字节的缩放因子，所以 `head_dim` 为 64 时能放 1.88 倍的 token，为 128 时 1.94 倍。
 # - int8 的间距处处相等，由一行里最大的数决定；fp8 的间距随数的大小而变，没有缩放因子时到 448 为止。
 # - 误差不超过差距的一半，就察觉不到，所以 64 个回答全都答对。最先察觉的是长文本：用 fp8，到 100 个 token 时，16 篇里只有 10 篇相同。
-# - 两个通道大 64 倍，int8 留给其余三十个的就只有三级；用 `fp8_scaled`、每个通道一个缩放因子或者先旋转，都能保住它们。
+# - 两个通道放大到 64 倍，int8 留给其余三十个的就只有三级；用 `fp8_scaled`、每个通道一个缩放因子或者先旋转，都能保住它们。
 # - 带窗口的层有自己的块池，窗口才省得下显存，例如 gpt-oss-20b 是 6.11 GiB，而不是 12.00 GiB。占得最多的时候是算提示词时。
 #
 # ## 自我检查
