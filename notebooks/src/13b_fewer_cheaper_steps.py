@@ -45,7 +45,7 @@ eager, graph = (launched(kernels, "H100 SXM 80GB", graph=graph) for graph in (Fa
 show(launch_times("Qwen3-0.6B", eager, graph, "zh"))
 
 # %% [markdown] key="able" lang="en"
-# The kernels are recorded from the forward of transformers. Their times are computed: a kernel takes its bytes divided by 3.35 TB/s, but at least 2 µs, and a launch takes the CPU 6 µs. The 2 and the 6 µs are assumptions. With a faster CPU the gaps get narrower, but as long as a launch takes longer than a kernel, the GPU waits.
+# The kernels are recorded from the forward of transformers. Their times are computed: a kernel takes its bytes divided by 3.35 TB/s (the bandwidth of an H100), but at least 2 µs, and a launch takes the CPU 6 µs. The 2 and the 6 µs are assumptions. With a faster CPU the gaps get narrower, but as long as a launch takes longer than a kernel, the GPU waits.
 #
 # After this lesson you can
 #
@@ -54,8 +54,8 @@ show(launch_times("Qwen3-0.6B", eager, graph, "zh"))
 # - **write** prompt lookup, and the step that checks its drafts.
 #
 # You need the roofline ([lesson 04](04_the_roofline.ipynb)), the memory plan ([lesson 08](08_allocate_kv_cache.ipynb)), blocks ([lesson 09](09_pages_and_blocks.ipynb)) and the engine's step ([lesson 11a](11a_continuous_batching.ipynb)).
-# %% [markdown] key="able" lang="zh" src="2f947d3e"
-# kernel 是从 transformers 的前向计算里录下来的，时间则是算出来的。一个 kernel 的用时等于它读写的字节数除以 3.35 TB/s，最少 2 µs；一次 launch 占 CPU 6 µs。2 µs 和 6 µs 是假定的。CPU 快一些，空隙会小一些；但只要 launch 比 kernel 慢，GPU 就得等。
+# %% [markdown] key="able" lang="zh" src="a82ca1b0"
+# kernel 是从 transformers 的前向计算里录下来的，时间则是算出来的。一个 kernel 的用时等于它读写的字节数除以 3.35 TB/s（H100 的显存带宽），最少 2 µs；一次 launch 占 CPU 6 µs。2 µs 和 6 µs 是假定的。CPU 快一些，空隙会小一些；但只要 launch 比 kernel 慢，GPU 就得等。
 #
 # 学完本课，你能
 #
@@ -170,6 +170,8 @@ names = ["输入（一次复制）", "块表", "logits", "合计", "相当于 Ll
 Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 
 # %% [markdown] key="graph_read" lang="en"
+# The inputs are stored together, with room for all block tables, so that one copy brings them to the GPU; `block tables` is where a step reads them. The driver's row is 35 recordings, one for each bucket, of 8 MiB each.
+#
 # Most of these bytes are logits, a row of the whole vocabulary for each sequence: `256 × 128,256 × 2 = 65,667,072`. Together they take the place of 510 tokens, which is little beside a cache.
 #
 # So much follows from shapes. The rest only a GPU can tell. What the recorded step computes in between (its activations) lives in a **private pool** of the allocator. It stays there as long as the graph does, because its addresses are recorded too. All buckets can share one pool, since they never run at the same time. The driver also keeps something for each recording: that is the last row above, an assumption until it has been measured.
@@ -184,7 +186,9 @@ Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 #
 # One forward computes the newest token and the drafts behind it. After each of them the model gives its own next token. If the draft equals that token, it is accepted. At the first difference the model's own token is taken, and the drafts behind it are dropped.
 # Here is a run of tiny-gqa with up to four drafts a step:
-# %% [markdown] key="graph_read" lang="zh" src="b85dbd78"
+# %% [markdown] key="graph_read" lang="zh" src="823d2c59"
+# “输入”连同全部块表的位置放在一起，一次复制就能送到 GPU；“块表”是 kernel 实际读取的地方。“驱动”一行按 35 个档位各录一次、每次 8 MiB 计算。
+#
 # 其中大部分是 logits，每条序列都要一整行词表：`256 × 128,256 × 2 = 65,667,072` 字节。合计相当于 510 个 token 的缓存，与整个缓存相比并不多。
 #
 # 这些从形状就能算出来，其余的要在 GPU 上才知道。录下来的那一步，中间结果（激活）放在分配器的一个**私有池**里。它们的地址也录进了图，所以图存在多久，它们就占多久。各个档位从不同时运行，可以共用一个池。驱动也要为每次录制留一些，就是表里的最后一行；在测量之前，那只是假定。
@@ -230,9 +234,9 @@ steps = draft_steps(log, output.prompt_token_ids, output.token_ids)
 show(drafts(steps, tiny.tokenizer.decode, "zh"))
 
 # %% [markdown] key="drafts_read" lang="en"
-# So a step gives between 1 and 5 tokens here: the accepted drafts, and one of the model's own. The text is the one that the model would have written anyway.
-# %% [markdown] key="drafts_read" lang="zh" src="d49ef7a0"
-# 所以在这里，一步得到 1 到 5 个 token，也就是接受的草稿，再加模型自己的一个。文本与模型自己一个一个写出来的完全相同。
+# (The prompt's own step gives the first of the 100 tokens, so 99 are left.) So a step gives between 1 and 5 tokens here: the accepted drafts, and one of the model's own. The text is the one that the model would have written anyway.
+# %% [markdown] key="drafts_read" lang="zh" src="5ac71bef"
+# （100 个 token 里的第一个在处理提示词那一步就得到了，所以图里是 99 个。）在这里，一步得到 1 到 5 个 token，也就是接受的草稿，再加模型自己的一个。文本与模型自己一个一个写出来的完全相同。
 
 # %% key="predict_lookup"
 predict("lookup_steps", ...)
@@ -330,11 +334,11 @@ def rolled_back(first):
 Table(["先做的", "块表：全注意力的层、滑动窗口"], [[first, rolled_back(first)] for first in ("truncate", "commit")])
 
 # %% [markdown] key="rollback_window_read" lang="en"
-# (-1 stands for a block that was given back.) Once the drafts are committed, the window has moved past what the shorter sequence needs, and those blocks may already belong to another sequence. A cache that cannot go back has to refuse. If it went on, the text would be wrong, and no error would say so. (In exercise 13b.2 you write such a step.)
+# (-1 stands for a block that was given back.) With all 18 tokens committed, the next query would read positions 13 to 18 only, so blocks 0 to 2 of the window's table went back. After the cut to 11 tokens it reads positions 6 to 11, and 6 and 7 lay in block 1, which may already belong to another sequence. A cache that cannot go back has to refuse. If it went on, the text would be wrong, and no error would say so. (In exercise 13b.2 you write such a step.)
 #
 # What do drafts bring? `LLM(prompt_lookup=n)` does all of this, with up to $n$ drafts a step. We generate 100 tokens for each of four prompts, one prompt after the other. The last column compares the texts with those made without drafts:
-# %% [markdown] key="rollback_window_read" lang="zh" src="775a6abb"
-# （-1 表示已经归还的块。）草稿一提交，窗口就往前移，越过了缩短后的序列还要读的部分，那些块可能已经归了另一条序列。退不回去的缓存必须拒绝；如果继续下去，文本会出错，却没有任何报错。（练习 13b.2 就写这样一步。）
+# %% [markdown] key="rollback_window_read" lang="zh" src="ca5ef436"
+# （-1 表示已经归还的块。）18 个 token 全部提交之后，下一个 query 只读第 13 到 18 个位置，所以窗口块表里的块 0 到块 2 都归还了。可是截短到 11 个 token 之后，要读的是第 6 到 11 个位置，其中 6 和 7 在块 1 里，而这个块可能已经归了另一条序列。退不回去的缓存必须拒绝；如果继续下去，文本会出错，却没有任何报错。（练习 13b.2 就写这样一步。）
 #
 # 草稿能带来多少好处？`LLM(prompt_lookup=n)` 会完成上面的全部工作，每步最多 $n$ 个草稿。我们让四个提示词一个接一个，各生成 100 个 token；最后一列与不用草稿的文本比对：
 

@@ -12,8 +12,10 @@
 # - If there are several places, take the most recent one.
 # - The end of the text itself is no such place, but a place may overlap with it.
 #
+# For example, with `longest = 2` and `most = 2`, the text `[5, 6, 7, 5, 6]` gives `[7, 5]`, because 5, 6 stood at its start and 7, 5 followed.
+#
 # Return the drafts, or `[]` if there is no such place.
-# %% [markdown] key="propose_task" lang="zh" src="044fffc6"
+# %% [markdown] key="propose_task" lang="zh" src="807d8ae3"
 # ## 13b.1 从文本里找草稿
 #
 # `tokens` 是到目前为止的文本。请为接下来的部分找草稿：看最后 `n` 个 token 前面有没有出现过，有的话，提出当时跟在后面的 token，最多 `most` 个。
@@ -21,6 +23,8 @@
 # - 对上的越长越好，所以先试 `n = longest`，再逐个减少，直到 `shortest`。
 # - 出现过几次的话，取最近的一次。
 # - 文本末尾自己不算，但可以与它部分重叠。
+#
+# 例如文本是 `[5, 6, 7, 5, 6]`，`longest = 2`，`most = 2`：最后的 5, 6 在开头出现过，当时跟在后面的是 7, 5，所以返回 `[7, 5]`。
 #
 # 返回草稿；找不到就返回 `[]`。
 
