@@ -122,6 +122,7 @@ predict("step_ratio", ...)
 # | $M$ | causal mask: 0 where a query may look, $-\infty$ where it may not | $[T_q, T_k]$ | [6, 6] |
 # | result | for each query, a weighted mean of the values | $[T_q, d_v]$ | [6, 8], then [1, 8] |
 #
+# The values are those of the next code cell: 6 made-up tokens, first with all 6 queries, then with the last one alone.
 # With the shapes put in, for the last query alone: $[1, 16] \cdot [16, 6]$ gives $[1, 6]$ scores, the softmax turns them into 6 weights that add up to 1, and $[1, 6] \cdot [6, 8]$ gives $[1, 8]$.
 #
 # This is one head of one layer.
@@ -130,7 +131,7 @@ predict("step_ratio", ...)
 # Now look at the rows.
 # Row $i$ of the result uses query $i$ and no other query, and the next token depends on the last row alone.
 # So the last query is enough, as long as all keys and values are there. The next cell checks that:
-# %% [markdown] key="symbols" lang="zh" src="aae06bd1"
+# %% [markdown] key="symbols" lang="zh" src="219d4483"
 # | 符号 | 含义 | 形状 | 本例取值 |
 # |---|---|---|---|
 # | $T_q$ | 这一步送入的 token 数 | 个数 | 6，然后是 1 |
@@ -142,6 +143,7 @@ predict("step_ratio", ...)
 # | $M$ | 因果掩码（causal mask）：允许看的位置为 0，不允许的为 $-\infty$ | $[T_q, T_k]$ | [6, 6] |
 # | 结果 | 每个 query 得到一份 value 的加权平均 | $[T_q, d_v]$ | [6, 8]，然后是 [1, 8] |
 #
+# 取值来自下一个代码单元格，那里有 6 个随机生成的 token，先用全部 6 个 query，再只用最后一个。
 # 以最后一个 query 为例，把形状代进去：$[1, 16] \cdot [16, 6]$ 得到 $[1, 6]$ 的得分，softmax 把它们变成和为 1 的 6 个权重，再由 $[1, 6] \cdot [6, 8]$ 得到 $[1, 8]$。
 #
 # 这只是一层里的一个头。
@@ -355,6 +357,8 @@ rows = [["不用", said(without), fed_without], ["使用", said(reply), len(prom
 Table(["缓存", "10 个新词", "10 步送入的 token"], rows, lines=[f"正确答案：{asked.answer}"])
 
 # %% [markdown] key="recall" lang="en"
+# Without a cache the ten steps feed 12 + 13 + ... + 21 = 165 tokens, with one they feed 12 + 9 = 21.
+#
 # The first word is the answer. Then the model asks itself further questions, as in [lesson 00](00_start_here.ipynb).
 #
 # ## Right with a cache, too?
@@ -364,7 +368,9 @@ Table(["缓存", "10 个新词", "10 步送入的 token"], rows, lines=[f"正确
 # One way feeds the whole prompt.
 # The other feeds all but the question and keeps the cache. Then it feeds only the question, which is two tokens, `?` and a name.
 # Now a fact can reach the answer in one way only: through its K and V in the cache.
-# %% [markdown] key="recall" lang="zh" src="09bbfd11"
+# %% [markdown] key="recall" lang="zh" src="0af04324"
+# 不用缓存时，十步一共送入 12 + 13 + … + 21 = 165 个 token；使用缓存时只有 12 + 9 = 21 个。
+#
 # 第一个词就是答案，后面是模型在自问自答，与[第 00 课](00_start_here.ipynb)一样。
 #
 # ## 用了缓存，答案也对吗？
@@ -479,12 +485,13 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
 #
 # The first 2 in $p$ stands for one multiplication and one addition for each weight.
+# In the bracket, $2H$ is for the matrices of Q and of the output, $2H_{kv}$ for those of K and V, and 3 for the three matrices of the MLP.
 # The 4 in $a$ is twice that, once for $QK^\top$ and once for the product with $V$.
 #
 # So the step with $n = 16$ costs $16 \cdot 589{,}824 + 16^2 \cdot 1{,}024 + 50{,}176 = 9{,}749{,}504$ FLOPs without a cache, and $589{,}824 + 16 \cdot 1{,}024 + 50{,}176 = 656{,}384$ with one.
 #
-# The next cells make the same calls for the small model and for a real one, and then for one step of the real model at 1,000 tokens.
-# %% [markdown] key="cost-call" lang="zh" src="7ed2fe1b"
+# The next two cells compute the coefficients of the small model and of a real one, and then one step of the real model at 1,000 tokens.
+# %% [markdown] key="cost-call" lang="zh" src="15cb9d1c"
 # | 符号 | 含义 | 本例取值（tiny-gqa） |
 # |---|---|---|
 # | $L$ | 层数 | 2 |
@@ -500,6 +507,7 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # $$p = 2 \cdot 2 \cdot (128 \cdot (2 \cdot 4 + 2 \cdot 2) \cdot 32 + 3 \cdot 128 \cdot 256) = 589{,}824 \qquad a = 4 \cdot 2 \cdot 4 \cdot 32 = 1{,}024 \qquad h = 2 \cdot 128 \cdot 196 = 50{,}176$$
 #
 # $p$ 开头的 2，是因为每个权重要做一次乘法和一次加法。
+# 括号里的 $2H$ 对应 Q 和输出两个矩阵，$2H_{kv}$ 对应 K 和 V 两个矩阵，3 对应 MLP 的三个矩阵。
 # $a$ 里的 4 是它的两倍，因为 $QK^\top$ 算一次，乘 $V$ 又算一次。
 #
 # 例如 $n = 16$ 的一步，不用缓存要 $16 \cdot 589{,}824 + 16^2 \cdot 1{,}024 + 50{,}176 = 9{,}749{,}504$ 个 FLOP，使用缓存只要 $589{,}824 + 16 \cdot 1{,}024 + 50{,}176 = 656{,}384$ 个。
@@ -608,13 +616,15 @@ Table(["缓存", "n", "投影", "注意力", "lm_head"], rows, title="一步的 
 # With a cache the projections stay the same and attention doubles.
 #
 # Now pretend that we know only the totals.
-# We fit a parabola to those without a cache and a line to those with one, and compare the coefficients with the ones from the config:
-# %% [markdown] key="fit" lang="zh" src="a529414a"
+# We fit a parabola to those without a cache and a line to those with one, and compare the coefficients with the ones from the config.
+# The line gives only the sum $p + h$, because with a cache neither part grows with $n$:
+# %% [markdown] key="fit" lang="zh" src="8e9ab698"
 # 沿着各列往下看，每一行的 $n$ 都是上一行的两倍。
 # 不用缓存时，投影翻倍，注意力变成四倍；使用缓存时，投影不变，注意力翻倍。
 #
 # 再反过来试试，假装只知道总数。
-# 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，然后把系数与配置算出的作比较：
+# 用抛物线拟合不用缓存的总数，用直线拟合使用缓存的总数，然后把系数与配置算出的作比较。
+# 使用缓存时 $p$ 和 $h$ 都不随 $n$ 增长，所以直线只能拟合出两者之和：
 
 # %% key="fit-cell" lang="en"
 import numpy as np
@@ -748,14 +758,18 @@ marks = {"注意力领先": crossing_length(config)}
 show(lines(series, points=points, x="n：序列的 token 数", y="一步的 FLOP 数", log="xy", marks=marks))
 
 # %% [markdown] key="time" lang="en"
-# Both axes are logarithmic. A line with slope 1 doubles when $n$ doubles, and a line with slope 2 grows four times.
+# Both axes are logarithmic, so slope 1 means that the FLOPs double when $n$ doubles, and slope 2 that they grow four times.
+# Without a cache the line starts with about slope 1, because projections dominate, and bends towards slope 2 where attention takes over, at 577.
+# With a cache it starts nearly flat and bends towards slope 1.
 # The counted points lie on the lines of the formula.
 #
 # ## FLOPs are not seconds
 #
 # Now we time the same steps on this machine, in three rounds. For each length we show the fastest of twelve steps, four in each round after one to warm up.
-# %% [markdown] key="time" lang="zh" src="1bfda5a9"
-# 两个坐标轴都是对数刻度，所以 $n$ 翻倍时，斜率为 1 的线翻倍，斜率为 2 的线变成四倍。
+# %% [markdown] key="time" lang="zh" src="0a5391ae"
+# 两个坐标轴都是对数刻度，所以斜率 1 表示 $n$ 翻倍时 FLOP 数也翻倍，斜率 2 表示变成四倍。
+# 不用缓存的线起初斜率约为 1，因为投影占大头；过了 577，注意力占了大头，斜率就逐渐接近 2。
+# 使用缓存的线起初几乎是平的，后来斜率逐渐接近 1。
 # 实际计数的圆点都落在公式的线上。
 #
 # ## FLOP 不等于秒
@@ -1025,11 +1039,11 @@ Table(["模型", "token 数", "每个 token 的字节", "字节", "张量的字�
 #
 # ## Break it: the wrong position
 #
-# With a cache, the model sees a single token and cannot tell where it stands, so `position_ids` has to say so.
+# With a cache, the model sees a single token and cannot tell where it stands, so `position_ids` has to say where.
 # `shift=1` feeds every new token one position too late, a classic off-by-one error.
 # We look at the words and also at the logits, the scores from which the next token is chosen.
 # Then we repeat the mistake with each of the 20 prompts.
-# %% [markdown] key="break-position" lang="zh" src="2017af28"
+# %% [markdown] key="break-position" lang="zh" src="083d6a52"
 # 这个数字怎么来的，[第 02 课](02_how_many_bytes.ipynb)会逐项拆开。
 #
 # ## 弄坏它：位置错了
@@ -1346,19 +1360,19 @@ Table(head, rows, title=f"共 {asked_in_all} 个问题")
 # You may keep the K and V of past tokens because they never change: the causal mask hides later tokens from earlier ones.
 # A cache divides the FLOPs of a step by about $n$ (932 at 1,000 tokens of Llama-3.1-8B), but it divides the time by less, because starting operations and reading weights stay.
 # In Llama-3.1-8B attention costs more than all weight matrices from 26,625 tokens on.
-# The same text proves little: with every position one too late, 14 of 20 texts did not change, but the logits did. Compare the logits.
+# The same text proves little: with every new token one position too late, 14 of 20 texts did not change, although the logits that we compared had moved by up to 0.6. So compare the logits.
 #
 # ## Check yourself
 #
 # Answer aloud or in writing, then add `reveal=True`.
-# %% [markdown] key="answer" lang="zh" src="932c4821"
+# %% [markdown] key="answer" lang="zh" src="3ba63cf3"
 # ## 本课小结
 #
 # 不用缓存时，每一步都把所有的行重算一遍；使用缓存时只算一行，例如第一张图里是 54 行对 15 行。
 # 旧 token 的 K 和 V 之所以可以保留，是因为因果掩码让前面的 token 看不到后面的，所以它们不会再变。
 # 缓存让一步的 FLOP 数大约变成 $n$ 分之一（Llama-3.1-8B 在 1,000 个 token 处是 932 倍），时间却省不了这么多，因为启动操作和读取权重的开销还在。
 # Llama-3.1-8B 从 26,625 个 token 起，注意力的开销超过所有权重矩阵。
-# 文字相同说明不了什么。例如所有位置都晚一格时，20 段文字里有 14 段没变，logits 却都变了。所以要比较 logits。
+# 文字相同说明不了什么。例如每个新 token 的位置都晚一格时，20 段文字里有 14 段没变，而我们比较过的那一段，logits 最多变了 0.6。所以要比较 logits。
 #
 # ## 自我检查
 #

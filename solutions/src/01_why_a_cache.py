@@ -6,7 +6,7 @@
 # %% [markdown] key="attend-text" lang="en"
 # ## 01.1 Attention for one query
 #
-# Compare one query with all keys, and return the weighted mean of the values.
+# Compute the lesson's formula for one query: a score for each key, divided by $\sqrt{d}$, then the softmax, then the weighted mean of the values.
 #
 # - `query`: a list of d floats.
 # - `keys`: a list with d floats for each token.
@@ -15,10 +15,10 @@
 # Return a list of $d_v$ floats. Plain Python is enough; `math.exp` and `math.sqrt` are there.
 # An array or a tensor of that length will do too; float32 is exact enough.
 # No mask is needed: the query belongs to the newest token.
-# %% [markdown] key="attend-text" lang="zh" src="08fc9ac0"
+# %% [markdown] key="attend-text" lang="zh" src="c781c2a7"
 # ## 01.1 一个 query 的注意力
 #
-# 让一个 query 与所有 key 逐一比较，得到 value 的加权平均。
+# 按本课的公式计算一个 query 的注意力：与每个 key 求得分并除以 $\sqrt{d}$，做 softmax，再对 value 加权平均。
 #
 # - `query`：d 个浮点数的列表。
 # - `keys`：每个 token 一项，每项 d 个浮点数。
@@ -105,17 +105,19 @@ check("01.3", crossing)
 # `model(tokens, positions)` feeds tokens at positions, remembers their K and V, and returns the next token.
 # Write the loop that generates `num_new` tokens after `prompt` and returns them as a list.
 #
-# Feed each token once, at its position: the whole prompt in one call, then one new token a call.
+# Feed no token twice, and each at its own position: the whole prompt in one call, then one new token a call.
+# Make no call whose next token you don't need.
 # Both arguments are lists of ints; positions count from 0.
 # The check looks at the tokens and at every call.
 # `model` is a toy; `model_seed` in a counterexample is its seed, which stands for the weights.
-# %% [markdown] key="generate-text" lang="zh" src="b77a0649"
+# %% [markdown] key="generate-text" lang="zh" src="0d8c0b37"
 # ## 01.4 使用缓存的循环
 #
 # `model(tokens, positions)` 把 token 送入给定的位置，记住它们的 K 和 V，返回下一个 token。
 # 写一个循环，在 `prompt` 之后生成 `num_new` 个 token，以列表返回。
 #
-# 每个 token 只送入一次，并放在它自己的位置上：整个提示词一次调用送完，之后每次调用送入一个新 token。
+# 任何 token 都不要送入两次，而且要放在它自己的位置上：整个提示词一次调用送完，之后每次调用送入一个新 token。
+# 如果已经不需要下一个 token，就不要再调用。
 # 两个参数都是 int 列表；位置从 0 数起。
 # 检查时既看 token，也看每一次调用。
 # `model` 是玩具模型；反例中的 `model_seed` 是它的种子，相当于它的权重。
