@@ -35,7 +35,7 @@
 # 对权重为 int8 的 Qwen2.5-7B，有用户代入 2 × 3,584 × 28 × 8，得到每个 token 1,605,632 字节，3,072 个 token 就是 4.59 GiB。
 # 可在真实的 GPU 上，一个请求只用了一小部分。
 #
-# 下面是一块 GPU 的预算，横条就是显存。拨动选项，看下面那句话。
+# 下面是一块 GPU 的预算，横条就是显存。换一个选项，看横条下面那句话怎么变。
 
 # %% key="widget_code" lang="en"
 from minikv.course.widgets import BudgetWidget
@@ -69,26 +69,30 @@ show(widget, text=widget.text())
 # %% [markdown] key="widget" lang="en"
 # ## Try it: fill a GPU
 #
-# The memory of each card is what torch sees of it, as one public log printed it, to 0.01 GiB. Yours may differ a little.
-# %% [markdown] key="widget" lang="zh" src="46e3a0d3"
+# The memory of each card is what torch sees of it, as one public log printed it, with two decimals of a GiB. Yours may differ a little.
+# An engine may use the share that *utilization* says: with 0.9, 125.82 of the 139.80 GiB of an H200.
+# Weights, activations, workspace and CUDA context come out of that share, and the rest is the pool of the cache. [Lesson 08](08_allocate_kv_cache.ipynb) explains the first four.
+# %% [markdown] key="widget" lang="zh" src="f5910705"
 # ## 动手试：装满一块 GPU
 #
-# 每种显卡的显存取 torch 可见的数值，来自一份公开日志，精确到 0.01 GiB；你的机器上可能略有不同。
+# 每种显卡的显存取 torch 可见的数值，来自一份公开日志，印到小数点后两位（GiB）；你的机器上可能略有不同。
+# 引擎可以使用的份额由“利用率”决定，例如取 0.9 时，H200 的 139.80 GiB 里可以用 125.82 GiB。
+# 权重、激活、工作空间和 CUDA 上下文都从这个份额里出，剩下的才是缓存的块池；前四项[第 08 课](08_allocate_kv_cache.ipynb)会讲。
 
 # %% [markdown] key="widget_tour" lang="en"
 # 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. The cache grows into the pool, and the sentence changes when it no longer fits.
 #    The largest batch that fits is the number beside "Sequences".
 # 2. **Change the KV cache dtype to fp8.** The weights stay as they are, and the number of sequences doubles.
-# 3. **Choose Llama-3.1-70B.** With tp 1 (one GPU) it's refused before the first token, because the weights alone are larger than the share. Now set tp to 2, so that two GPUs share weights and heads.
+# 3. **Choose Llama-3.1-70B.** With tp 1 (one GPU) it's refused before the first token, because the weights alone (131.42 GiB) are larger than the share. Now set tp to 2, so that two GPUs share weights and heads.
 # 4. **Choose Llama-2-7B and a context above 4,096.** There is plenty of memory, but it's refused all the same, because the model has no more positions.
 #
-# *Reset* brings you back to the start. The cell below computes these stops, the third one for tp 1 and for tp 2, so you can check what you read.
+# *Reset* brings you back to the start. The cell below computes the results of all four steps, the third one for tp 1 and for tp 2, so you can check what you read.
 # The widget takes your own model too: `BudgetWidget(model="mine", configs={"mine": config})`, where `config` is anything that `from_config` takes.
-# %% [markdown] key="widget_tour" lang="zh" src="1647808c"
+# %% [markdown] key="widget_tour" lang="zh" src="1642adfa"
 # 1. **把 H200 填满。** 每条序列 4,096 个 token，把“batch 大小”往右拖。缓存会逐渐占满块池，放不下时，那句话就变了。
 #    最多能放多少条，看“可容纳……的序列数”。
 # 2. **把 KV 缓存数据类型改成 fp8。** 权重不变，序列数翻倍。
-# 3. **选 Llama-3.1-70B。** tp 为 1（一块 GPU）时，第一个 token 还没来就被拒绝，因为光是权重就超过了可用的份额。再把 tp 设为 2，让两块 GPU 分担权重和头。
+# 3. **选 Llama-3.1-70B。** tp 为 1（一块 GPU）时，第一个 token 还没来就被拒绝，因为光是权重（131.42 GiB）就超过了可用的份额。再把 tp 设为 2，让两块 GPU 分担权重和头。
 # 4. **选 Llama-2-7B，上下文设到 4,096 以上。** 显存绰绰有余，仍然被拒绝，因为模型没有更多的位置。
 #
 # 点“重置”回到起点。下面的单元格会算出这几步的结果（第 3 步按 tp 为 1 和 2 各算一次），方便你核对。
@@ -113,12 +117,14 @@ Table(["plan_memory(gpu='H200', ...)", "max_batch(4096)"], rows)
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# Work this one out on paper before you read on.
+# Work this one out on paper before you read on. You need one fact: in every layer, each KV head keeps two vectors of the token, a key and a value.
+# If the config has no `head_dim`, such a vector has `hidden_size` / attention heads elements.
 # Run the cell as it is to see the question. Then put your number in place of `...` and run it again.
-# %% [markdown] key="predict_first" lang="zh" src="4c3ad303"
+# %% [markdown] key="predict_first" lang="zh" src="9040cd9d"
 # ## 先猜一猜
 #
-# 继续往下读之前，先在纸上算一算。
+# 继续往下读之前，先在纸上算一算。只需要知道一点：在每一层里，每个 KV 头都为这个 token 保存两个向量，即 key 和 value。
+# 配置里没有 `head_dim` 时，一个向量有 `hidden_size` / 注意力头数 个元素。
 # 直接运行单元格会显示题目；把 `...` 换成你的数字，再运行一次。
 
 # %% key="predict_one_token"
@@ -204,10 +210,10 @@ Table(["手算，B", "bytes_for(1)"], [[by_hand, spec.bytes_for(1)]])
 
 # %% [markdown] key="explain_spec" lang="en"
 # `from_config` takes a name of the catalogue, a `config.json`, a model folder, a dict or a Hugging Face config object.
-# If you wonder where its number comes from, ask it: the spec names each field that it read.
-# %% [markdown] key="explain_spec" lang="zh" src="c89878cc"
+# `shown` lists the layers that it found; `keeps all` means that no window drops a token. If you also want each field that it read from the config, call `print(spec.explain("en"))`.
+# %% [markdown] key="explain_spec" lang="zh" src="2d384ba6"
 # `from_config` 可以接收目录里的模型名、`config.json`、模型文件夹、dict，也可以接收 Hugging Face 的配置对象。
-# 想知道数字从哪里来，直接问它就行，它会列出读过的每个字段。
+# 想知道数字从哪里来，可以用 `shown` 列出它识别出的各层；如果还想看它读了配置里的哪些字段，就运行 `print(spec.explain("zh"))`。
 
 # %% key="explain_spec_code" lang="en"
 spec.shown("en")
@@ -380,12 +386,12 @@ show(token_boxes({name: models[name] for name in ("Llama-2-7B", "Llama-3.1-8B", 
 # Compare the areas. A token of Llama-2-**70B** (80 layers, GQA) costs 327,680 B, which is less than the 524,288 B of Llama-2-**7B** (32 layers, MHA).
 # The number of parameters says nothing about the cache.
 #
-# A sequence multiplies that by its tokens. So each model is a straight line, and the lines keep their distance:
-# %% [markdown] key="gqa_read" lang="zh" src="c1f34795"
+# A sequence multiplies that by its tokens. So each model is a straight line, and because both axes are logarithmic, the lines are parallel:
+# %% [markdown] key="gqa_read" lang="zh" src="f9da7636"
 # 比一比面积：Llama-2-**70B**（80 层，GQA）的一个 token 占 327,680 B，比 Llama-2-**7B**（32 层，MHA）的 524,288 B 还少。
 # 可见参数量说明不了缓存的大小。
 #
-# 一条序列的开销等于它再乘以 token 数，所以每个模型都是一条直线，彼此的倍数保持不变：
+# 一条序列的开销等于它再乘以 token 数，所以每个模型都是一条直线；两个坐标轴都是对数刻度，倍数不变，各条线就相互平行：
 
 # %% key="gqa_chart" lang="en"
 from minikv.course.charts import lines
@@ -528,36 +534,37 @@ for name in ("Llama-3.1-8B", "Qwen3-8B"):
 Table(["B / token", "完整的配置", "少一行"], rows)
 
 # %% key="break_it_spec" lang="en"
-CacheSpec.from_config(config).shown("en")
+print(CacheSpec.from_config(config).explain("en"))
 
 # %% key="break_it_spec" lang="zh"
-CacheSpec.from_config(config).shown("zh")
+print(CacheSpec.from_config(config).explain("zh"))
 
 # %% [markdown] key="break_it_read" lang="en"
-# The promise needs 16 GiB, twice the pool. Such a server starts, runs well while it is half empty, and fails under load.
+# The promise needs 16 GiB, twice the pool. Such a server starts, runs well while it caches at most half of the promised tokens, and fails under load.
 #
 # Without `num_key_value_heads`, both classes fall back to 32 KV heads, and a token costs 4 times as much.
 # You get no error, because the config is valid: it describes an MHA model.
-# The spec's table is how you notice. It shows 32 KV heads, and `num_key_value_heads` is no longer among the fields that were read from the config.
-# %% [markdown] key="break_it_read" lang="zh" src="2a1117fc"
-# 承诺的 token 需要 16 GiB，是块池的两倍。这样的服务能启动，半空时一切正常，负载一高就失败。
+# `explain` is how you notice. It shows 32 KV heads, and its last line says that `num_key_value_heads` was left out of the config.
+# %% [markdown] key="break_it_read" lang="zh" src="4275f281"
+# 承诺的 token 需要 16 GiB，是块池的两倍。这样的服务能启动，缓存的 token 不到承诺的一半时一切正常，负载一高就失败。
 #
 # 没有 `num_key_value_heads`，两个配置类都会退回 32 个 KV 头，每个 token 的开销变成 4 倍。
 # 这时不会有任何报错，因为配置是合法的，只不过描述的是一个 MHA 模型。
-# 要发现问题，就看 spec 的表，那里的 KV 头是 32 个，而“取自配置”的字段里已经没有 `num_key_value_heads`。
+# 要发现问题，就看 `explain` 的输出，那里的 KV 头是 32 个，最后一行还说明配置没有写 `num_key_value_heads`。
 
 # %% [markdown] key="dtype" lang="en"
 # ## The cache has its own dtype
 #
 # $s$ is the dtype of the cache, not the dtype of the weights.
-# fp8 with one scale for a whole tensor takes exactly half of bf16.
-# fp8 or int8 with a float32 scale for each token and head pays 4 bytes more for every 128 bytes of elements: 2 × 32 × 8 × (128 + 4) = 67,584 B a token.
-# %% [markdown] key="dtype" lang="zh" src="5856257d"
+# A number in 8 bits needs a **scale**, the factor that turns it back into the value that was stored.
+# fp8 with one scale for a whole tensor (`fp8` in the table) takes half of bf16.
+# fp8 or int8 with a float32 scale for each token and head (`fp8_scaled` and `int8`) pays 4 bytes more for every 128 bytes of elements: 2 × 32 × 8 × (128 + 4) = 67,584 B a token.
+# %% [markdown] key="dtype" lang="zh" src="abd7269e"
 # ## 缓存有自己的数据类型
 #
 # $s$ 取决于缓存的数据类型，与权重的数据类型无关。
-# 整个张量共用一个缩放因子（scale）的 fp8，正好是 bf16 的一半。
-# 如果每个 token、每个头各带一个 float32 缩放因子，fp8 和 int8 每 128 字节就要多付 4 字节：2 × 32 × 8 ×（128 + 4）= 67,584 B。
+# 8 位的数要配一个**缩放因子**（scale），乘上它才能还原成原来的值。整个张量共用一个缩放因子的 fp8（表中的 `fp8`），只占 bf16 的一半。
+# 如果每个 token、每个头各带一个 float32 缩放因子（表中的 `fp8_scaled` 和 `int8`），每 128 字节就要多付 4 字节：2 × 32 × 8 ×（128 + 4）= 67,584 B。
 
 # %% key="dtype_code"
 rows = []
@@ -708,8 +715,8 @@ explain("seven_b_at_4k")
 #
 # This function is the first part of *your engine*, a small inference engine in which fifteen functions are exercises. Once yours passes, its source is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
 #
-# Three more are in the exercise notebook: `head_dim` in its three spellings, the bytes of a block, and a widget of your own over `CacheSpec`.
-# %% [markdown] key="exercise" lang="zh" src="29a5fb8d"
+# The exercise notebook has it too, and three more: `head_dim` in its three spellings (02.2), the bytes of a block (02.6), and a widget of your own over `CacheSpec` (02.7). The numbers 02.3 to 02.5 are not used.
+# %% [markdown] key="exercise" lang="zh" src="ef625b4c"
 # ## 练习
 #
 # 第一道练习就在这里，请把 `...` 换成公式，运行单元格。
@@ -717,7 +724,7 @@ explain("seven_b_at_4k")
 #
 # 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
 #
-# 另外三道在练习 notebook 里：`head_dim` 的三种写法、一个块的字节数，以及用 `CacheSpec` 做一个你自己的组件。
+# 练习 notebook 里也有这一道，另外还有三道：`head_dim` 的三种写法（02.2）、一个块的字节数（02.6），以及用 `CacheSpec` 做一个你自己的组件（02.7）。没有 02.3 到 02.5 这几个编号。
 
 # %% key="exercise_code"
 def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):
@@ -760,10 +767,10 @@ Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.ex
 #
 # ## What comes next
 #
-# You can now price a token for every model in which each layer keeps K and V of each token.
+# You can now say what a token costs in every model whose layers all keep K and V of each token.
 # [Lesson 02b](02b_layers_that_differ.ipynb) takes the layers that don't: windows, states of a fixed size, and layers whose heads are split over several GPUs.
 # From here it needs the formula, and the habit of asking what is cached before you multiply.
-# %% [markdown] key="next" lang="zh" src="6c391547"
+# %% [markdown] key="next" lang="zh" src="f68d2405"
 # ## 实战现场
 #
 # 2025 年 8 月，一位 vLLM 用户部署 Qwen2.5-7B-Instruct-GPTQ-Int8，按本课开头那样代入公式，然后问：“which part is wrong? please correct me.”（哪一步错了？请指正。见 [vLLM issue 22291](https://github.com/vllm-project/vllm/issues/22291)。）
@@ -774,6 +781,6 @@ Table(["MB", "MiB"], [[f"{size / 1e6:.1f}", exact_bytes(size)]], lines=[qwen3.ex
 #
 # ## 下一课
 #
-# 只要每一层都保存每个 token 的 K 和 V，你现在就能给一个 token 定价。
-# [第 02b 课](02b_layers_that_differ.ipynb)讲不这样做的层，即滑动窗口层、状态大小固定的层，以及头分在几块 GPU 上的层。
+# 只要每一层都保存每个 token 的 K 和 V，你现在就能算出一个 token 占多少字节。
+# [第 02b 课](02b_layers_that_differ.ipynb)讲另外几种层，即滑动窗口层、状态大小固定的层，以及头分在几块 GPU 上的层。
 # 它用到本课的公式，以及“先问缓存了什么，再做乘法”的习惯。

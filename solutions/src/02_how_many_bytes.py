@@ -20,15 +20,15 @@
 #
 # Bytes that one token takes in the KV cache of the whole model.
 # All `num_layers` layers cache the same: in each of `num_kv_heads` heads a K of `k_dim` elements and a V of `v_dim` elements, `itemsize` bytes an element.
-# In most models `k_dim` and `v_dim` are both `head_dim`; with expanded MLA they differ.
+# In most models `k_dim` and `v_dim` are both `head_dim`; in the models of [lesson 03](../../notebooks/en/03_the_2_86x_mistake.ipynb) they may differ.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="e1" lang="zh" src="ab8eb19c"
+# %% [markdown] key="e1" lang="zh" src="77296e39"
 # ## 02.1 公式
 #
 # 一个 token 在整个模型的 KV 缓存里占多少字节。
 # `num_layers` 个层的缓存都一样：`num_kv_heads` 个头里各有一个 `k_dim` 个元素的 K 和一个 `v_dim` 个元素的 V，每个元素 `itemsize` 字节。
-# 多数模型的 `k_dim` 和 `v_dim` 都等于 `head_dim`；MLA 展开后则不同。
+# 多数模型的 `k_dim` 和 `v_dim` 都等于 `head_dim`；[第 03 课](../../notebooks/zh/03_the_2_86x_mistake.ipynb)的模型则可能不同。
 #
 # 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
