@@ -125,9 +125,9 @@ Table(["序列", "token 数", "块表"], rows)
 show(slots(manager, "P", t("lang")))
 
 # %% [markdown] key="paging_words" lang="en"
-# The next picture moves. Watch what the fork of A copies, and what happens to a shared block when C gets a token of its own.
-# %% [markdown] key="paging_words" lang="zh" src="0f33937e"
-# 下面的图会动：按播放，或者一步步看这些调用。留意两处：A 分叉的时候复制了什么；C 得到第一个自己的 token 时，共享的块发生了什么。
+# The next picture moves. In it C is **forked** from A: it begins as a second sequence with the same tokens. Watch what that copies, and what happens to a shared block when C gets a token of its own.
+# %% [markdown] key="paging_words" lang="zh" src="37755ca8"
+# 下面的图会动：按播放，或者一步步看这些调用。其中 C 从 A **分叉**（fork）出来，也就是说，它一开始的 token 与 A 完全相同。留意两处：分叉的时候复制了什么；C 得到第一个自己的 token 时，共享的块发生了什么。
 
 # %% key="paging_motion"
 from minikv.course.motion import PagingMotion, PagingRecorder
@@ -144,7 +144,7 @@ recorder.allocate("D", [11, 12, 13, 14, 15, 16, 17, 18, 41, 42])
 show(PagingMotion(t("lang"), recorder))
 
 # %% [markdown] key="formula" lang="en"
-# P got blocks 0 and 1, then Q took the next three. So P's ninth token, at position 8, had to go to block 5.
+# Back to P and Q: P got blocks 0 and 1, then Q took the next three. So P's ninth token, at position 8, had to go to block 5.
 #
 # The place of one token in the pool is a **slot**. Slots are numbered block after block: with blocks of 4, block 0 has slots 0 to 3 and block 5 has slots 20 to 23. P's position 8 is the first in its block, so it's in slot 20. For any position:
 #
@@ -160,8 +160,8 @@ show(PagingMotion(t("lang"), recorder))
 # With the numbers: `table[8 // 4] * 4 + 8 % 4 = 5 * 4 + 0 = 20`.
 #
 # A **prefill** writes many tokens at once, a **decode** step one token for each sequence.
-# %% [markdown] key="formula" lang="zh" src="1a97927e"
-# P 先拿到块 0 和块 1，接着 Q 拿走了后面三块。所以 P 的第 9 个 token（位置 8）只能放进块 5。
+# %% [markdown] key="formula" lang="zh" src="44ec9a3e"
+# 回到前面的 P 和 Q：P 先拿到块 0 和块 1，接着 Q 拿走了后面三块。所以 P 的第 9 个 token（位置 8）只能放进块 5。
 #
 # 块池里存放一个 token 的地方叫**槽位**（slot）。槽位按块依次编号：例如块大小为 4 时，块 0 有槽位 0 到 3，块 5 有 20 到 23。P 的位置 8 是块里的第一个，所以它在槽位 20。换成任意的位置，就是：
 #
@@ -615,9 +615,9 @@ for size in (4, 1):
 Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个里找到"], rows)
 
 # %% [markdown] key="radix_read" lang="en"
-# The finer index finds up to two tokens more and keeps 13 entries in place of 4. From the tree SGLang also sees which waiting prompt shares the most, and can run it first.
-# %% [markdown] key="radix_read" lang="zh" src="6239d9f4"
-# 索引越细，找到的 token 越多（这里最多多 2 个），但要维护的项从 4 个变成 13 个。从树上还能看出等待的请求里哪个共享得最多，SGLang 可以让它先运行。
+# Here the finer index finds up to two tokens more, but keeps 13 entries in place of 3 (A's fourth block isn't full, so it is in no index). From the tree SGLang also sees which waiting prompt shares the most, and can run it first.
+# %% [markdown] key="radix_read" lang="zh" src="f6d8853f"
+# 索引越细，找到的 token 越多（这里最多多 2 个），但要维护的项从 3 个变成 13 个（A 的第四块没有填满，不在索引里）。从树上还能看出等待的请求里哪个共享得最多，SGLang 可以让它先运行。
 
 # %% [markdown] key="see" lang="en"
 # ## See it
@@ -660,13 +660,13 @@ show(widget)
 #
 # Four answers to one question are **forks** of one sequence: they share everything until they differ. `fork` copies nothing.
 # A block is copied only when a sequence is about to write into it while others hold it too: **copy-on-write**.
-# `append` returns the copies that the storage has to make, `Copy(kv_cache_group, src, dst)`.
-# %% [markdown] key="cow" lang="zh" src="cdf6aefe"
+# `append` returns the copies that the storage has to make, `Copy(kv_cache_group, src, dst)`. The group is 0 until the next section.
+# %% [markdown] key="cow" lang="zh" src="395ca33c"
 # ## 分叉与写入：写时复制
 #
 # 一个问题要四个回答，就是同一条序列的四个**分叉**（fork）：在出现差别之前，它们共享一切。`fork` 什么也不复制。
 # 只有当一条序列要往某个块里写、而别的序列也持有这个块时，才先复制一份。这就是**写时复制**（copy-on-write）。
-# `append` 返回存储端需要做的复制，即 `Copy(kv_cache_group, src, dst)` 的列表，通常为空。
+# `append` 返回存储端需要做的复制，即 `Copy(kv_cache_group, src, dst)` 的列表，通常为空；其中第一项是组号，本节里总是 0，下一节再讲。
 
 # %% key="predict_forked"
 predict("forked_blocks", ...)
@@ -751,8 +751,8 @@ for position in range(7, 26):
 Table(["token 数", "块数，全注意力", "块数，窗口", "块表，全注意力", "块表，窗口"], rows)
 
 # %% [markdown] key="windows_read" lang="en"
-# The full group grows with the sequence, the windowed one stays at 2 blocks. Slot -1, behind the window, is skipped by a store. (Exercise 09.5.)
-# %% [markdown] key="windows_read" lang="zh" src="d7e8e55d"
+# "Full" is the group without a window. It grows with the sequence, the other stays at 2 blocks. Slot -1, behind the window, is skipped by a store. (Exercise 09.5.)
+# %% [markdown] key="windows_read" lang="zh" src="8676e557"
 # 全注意力的那一组随序列增长，滑动窗口的那一组始终是 2 个块。窗口之前的位置，槽位是 -1，写入时会跳过。（练习 09.5。）
 
 # %% key="windows_slots"
@@ -772,9 +772,9 @@ predict("mean_waste", ...)
 
 # %% [markdown] key="size_measure" lang="en"
 # Here is a mixed load of 120 sequences, most of them short and a few long, all with the same system prompt of 700 tokens.
-# A **salt** is a text that goes into the first digest, so requests with different salts share nothing. Here each has its own.
+# A **salt** is a text that goes into the first digest, so requests with different salts share nothing. Here each has its own, so that no block has two holders.
 # The last column asks for the system prompt once more: how many of its 700 tokens are found?
-# %% [markdown] key="size_measure" lang="zh" src="d12291f5"
+# %% [markdown] key="size_measure" lang="zh" src="bb60b5d0"
 # 来量一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词。
 # **盐值**（salt）是放进第一个摘要的一段文字，盐值不同的请求之间什么也不共享。这里每条序列各用一个盐值，所以块都归自己用。
 # 最后一列把这段系统提示词再查一次：700 个 token 里能找到多少个？
@@ -951,13 +951,14 @@ for name, request in variants.items():
 show(bars(list(rates), {"命中": list(rates.values())}, x="命中，占提示词 token 的 %", unit="%"))
 
 # %% [markdown] key="hits_read" lang="en"
-# Look at the last bar. If one token at the front differs, for example a date, nothing is shared, because that token is in every digest behind it. So put what varies behind what is common.
+# In the first bar, the first request finds nothing and each of the other 59 finds 43 full blocks, `59 * 43 * 16 = 40,592` tokens.
+# In the last one, a token at the front differs, as a date might. Nothing is shared, because that token is in every digest behind it. So put what varies behind what is common.
 #
-# The second bar is a choice. With a salt for each tenant, no tenant can find out by timing what another one has asked. The hit rate falls from 79.3% to 75.3%.
-# %% [markdown] key="hits_read" lang="zh" src="8561da9c"
-# 先看最后一条。最前面只要有一个 token 不同，比如日期，就什么也共享不了，因为后面的每个摘要都受它影响。所以，变化的内容要放在公共内容之后。
+# The second bar is a choice. With a salt for each tenant, no tenant can find out by timing what another one has asked. Now four first requests find nothing, and the hit rate falls from 79.3% to 75.3%.
+# %% [markdown] key="hits_read" lang="zh" src="c2bc0ebe"
+# 先看第一条：第一个请求什么也找不到，其余 59 个各找到 43 个满块，即 `59 * 43 * 16 = 40,592` 个 token。再看最后一条：最前面只要有一个 token 不同，比如日期，就什么也共享不了，因为后面的每个摘要都受它影响。所以，变化的内容要放在公共内容之后。
 #
-# 第二条是有意的选择。每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是命中率从 79.3% 降到 75.3%。
+# 第二条是有意的选择。每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是每个租户的第一个请求都找不到，命中率从 79.3% 降到 75.3%。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -1167,15 +1168,15 @@ small.stats() == before
 #
 # - A block table turns positions into slots: position 8 of P is in slot 20.
 # - Sequences that begin alike share their full blocks: 8 of 10 equal tokens here. A free block may still be found.
-# - Only the one holder of a block may write into it. Otherwise it is copied first: three forks needed two copies.
+# - Only the one holder of a block may write into it. Otherwise it is copied first: A and its two forks needed two copies.
 # - A digest contains all tokens before its block. One different token at the front brought the hit rate from 79% to 0.
 # - Small blocks waste little, 7.5 slots a sequence at size 16, but need more table entries.
-# %% [markdown] key="recap" lang="zh" src="c1ed9a18"
+# %% [markdown] key="recap" lang="zh" src="60741c7c"
 # ## 本课小结
 #
 # - 块表把位置变成槽位：例如 P 的位置 8 在槽位 20。
 # - 开头相同的序列共享满块：这里 10 个相同的 token 共享了 8 个。空闲的块里，内容可能还找得到。
-# - 只有一个块的唯一持有者才能往里写，否则先复制一份；三条分叉只复制了两次。
+# - 只有一个块的唯一持有者才能往里写，否则先复制一份：A 和它的两个分叉一共复制了两次。
 # - 摘要里包含前面所有的 token。最前面只要有一个 token 不同，命中率就从 79% 降到 0。
 # - 块越小浪费越少，块大小 16 时每条序列约 7.5 个槽位；但块表的项数会增加。
 

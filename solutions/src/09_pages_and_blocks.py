@@ -359,10 +359,10 @@ check("09.8", frame)
 
 # %% [markdown] key="frame_play" lang="en"
 # Now the widget. The manager is nano's with *your* `allocate`, `append` and `free`, and `ByName` lets its sequences have names.
-# `observe` calls `draw` again whenever Play or the slider moves. Press the triangle, then change `STORY`.
-# %% [markdown] key="frame_play" lang="zh" src="2e2dc4f1"
+# `observe` calls `draw` again whenever Play or the slider moves. Press the triangle. `STORY` is a list of such calls: print it, then write your own in its place.
+# %% [markdown] key="frame_play" lang="zh" src="18be69e1"
 # 现在来做组件。这里的管理器是 nano 的，但用的是**你写的** `allocate`、`append`、`free`；`ByName` 让序列有名字。
-# Play 或滑块每动一下，`observe` 就让 `draw` 重新执行。先按三角形播放，再改改 `STORY`。
+# Play 或滑块每动一下，`observe` 就让 `draw` 重新执行。先按三角形播放。`STORY` 就是一串这样的调用：打印出来看看，再换成你自己写的。
 
 # %% key="frame_widget" lang="en"
 from ipywidgets import HTML, IntSlider, Play, VBox, jslink
