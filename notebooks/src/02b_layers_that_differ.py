@@ -18,15 +18,15 @@
 # ## The question
 #
 # Your model mixes sliding windows with full attention, or has recurrent layers, or runs on eight GPUs.
-# **How many bytes does a sequence take when the formula of [lesson 02](02_how_many_bytes.ipynb) no longer multiplies out?**
+# **How many bytes does a sequence take when the formula of [lesson 02](02_how_many_bytes.ipynb) is not enough?**
 #
 # That formula lets every layer keep K and V of every token, on one GPU.
 # Here is one layer of each kind, from the configs of two models:
-# %% [markdown] key="question" lang="zh" src="a86e0e9a"
+# %% [markdown] key="question" lang="zh" src="18201f79"
 # ## 问题
 #
 # 你的模型混用滑动窗口和全注意力，或者有循环层，或者跑在八块 GPU 上。
-# **[第 02 课](02_how_many_bytes.ipynb)的公式不能直接相乘时，一条序列占多少字节？**
+# **[第 02 课](02_how_many_bytes.ipynb)的公式不够用时，一条序列占多少字节？**
 #
 # 那个公式假定每层都保存每个 token 的 K 和 V，而且只有一块 GPU。
 # 下面从两个模型的配置里，每种层各取一层：
@@ -238,14 +238,14 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 # Spec and memory agree to the byte, both in what is cached and in what is held.
 # Layer 0 slides. The first row of the last column answers the prediction: 40 × 512 B = 20,480 B.
 #
-# The reason is how tensors share memory. After the prompt, a sliding layer keeps a *view* of the last 15 tokens, and a view keeps its whole storage alive, all 40 tokens of it.
+# The reason is how tensors share memory. After the prompt, a sliding layer keeps a *view* of the last 15 tokens, which is a tensor that uses the storage of another. A view keeps its whole storage alive, all 40 tokens of it.
 # The next step joins 15 old tokens and the new one into a new tensor of 16 and keeps a view of 15 of them. Then the old storage is freed, and 16 × 512 B = 8,192 B remain.
 # If your process holds more than you calculated, check this first: for one forward over a long prompt, a window saves nothing.
-# %% [markdown] key="measure_read" lang="zh" src="04125b48"
+# %% [markdown] key="measure_read" lang="zh" src="5dbf7dad"
 # 无论是缓存的字节还是占用的字节，都与实测一个字节不差。
 # 第 0 层是滑动窗口层，最后一列第一行就是上面那道题的答案，即 40 × 512 B = 20,480 B。
 #
-# 原因在于张量怎样共用内存。读完提示词之后，滑动窗口层保留的是最后 15 个 token 的**视图**，而视图会让整块存储一直存活，也就是全部 40 个 token。
+# 原因在于张量怎样共用内存。读完提示词之后，滑动窗口层保留的是最后 15 个 token 的**视图**，也就是借用另一个张量存储的张量，而视图会让整块存储一直存活，也就是全部 40 个 token。
 # 下一步，它把 15 个旧 token 和新 token 拼成 16 个 token 的新张量，只保留其中 15 个的视图，旧存储随之释放，剩下 16 × 512 B = 8,192 B。
 # 所以，如果进程占用比算出来的多，首先查这一点：用一次前向计算读完很长的提示词时，窗口一点内存也没有省下。
 
@@ -254,6 +254,9 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 #
 # Qwen3-Next has attention in one layer of four, 12 of its 48.
 # The others are recurrent. There each sequence has a state of fixed size, whatever its length.
+# In one such layer it is a matrix of 128 × 128 in fp32 for each of 32 heads, 32 × 128 × 128 × 4 = 2,097,152 B.
+# To that come the last 4 inputs of a short convolution, 4 × 8,192 elements in bf16, 65,536 B. Together they make 2,162,688 B.
+# An attention layer keeps 2 KV heads of 256 elements, so a token takes 2 × 2 × 256 × 2 = 2,048 B there.
 # So a sequence costs a constant plus a product:
 #
 # $$\text{bytes}(n) = S + n \cdot t$$
@@ -265,11 +268,14 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 # | $n$ | tokens of the sequence | 4,096 |
 #
 # $$77{,}856{,}768 + 4{,}096 \cdot 24{,}576 = 178{,}520{,}064 \text{ B}$$
-# %% [markdown] key="recurrent" lang="zh" src="1948ced1"
+# %% [markdown] key="recurrent" lang="zh" src="75a98db9"
 # ## 状态不增长的层
 #
 # Qwen3-Next 的 48 层里，每四层只有一层是注意力，共 12 层。
 # 其余 36 层是循环层，每条序列在那里只有一份大小固定的状态，与长度无关。
+# 在一层里，这份状态是 32 个头各一个 128 × 128 的 fp32 矩阵，即 32 × 128 × 128 × 4 = 2,097,152 B；
+# 再加上一个短卷积最近的 4 个输入，即 bf16 的 4 × 8,192 个元素，65,536 B。两者合计 2,162,688 B。
+# 注意力层则有 2 个 KV 头，每个 256 个元素，所以一个 token 在一层占 2 × 2 × 256 × 2 = 2,048 B。
 # 所以一条序列的开销是一个常数加一个乘积。
 #
 # $$\text{字节}(n) = S + n \cdot t$$
@@ -360,10 +366,12 @@ except ConfigError as error:
 # | $H_{kv}$ | KV heads of the model (Llama-3.1-8B) | 8 |
 # | $tp$ | GPUs in the group | 16 |
 #
+# One head takes 131,072 / 8 = 16,384 B a token, so
+#
 # $$\max(1,\ 8 / 16) = 1 \qquad 1 \text{ head} \cdot 16{,}384 \text{ B} = 16{,}384 \text{ B a token on each GPU}$$
 #
 # tp = 3 is refused, because a GPU would hold a part of a head. The error says the numbers and what you can do, like every error of the package.
-# %% [markdown] key="tp_read" lang="zh" src="ebd8320b"
+# %% [markdown] key="tp_read" lang="zh" src="2cd5b2ef"
 # tp 不超过 8 时，KV 头被切分到各块 GPU，整组 GPU 合起来每个字节只存一份。
 # tp = 16 时 GPU 比 KV 头多，于是每两块 GPU 各存同一个头的副本，结果是单块 GPU 不再节省，整组却存了两份。
 #
@@ -373,6 +381,8 @@ except ConfigError as error:
 # |---|---|---|
 # | $H_{kv}$ | 模型的 KV 头数（Llama-3.1-8B） | 8 |
 # | $tp$ | 一组里的 GPU 数 | 16 |
+#
+# 一个头每个 token 占 131,072 / 8 = 16,384 B，所以
 #
 # $$\max(1,\ 8 / 16) = 1 \qquad 1 \text{ 个头} \cdot 16{,}384 \text{ B} = \text{每块 GPU 上每个 token } 16{,}384 \text{ B}$$
 #
@@ -389,6 +399,7 @@ except ConfigError as error:
 # num_kvcache_blocks = int(total * gpu_memory_utilization - used - peak + current) // block_bytes
 # ```
 #
+# The last line takes the engine's share of the memory and subtracts what is used now. Then it subtracts `peak - current`, which is what the activations of a warm-up step needed on top.
 # Each variable is simple, but each is easy to get wrong. If you leave `itemsize` out of the product, for example, the tensor becomes twice as large as the budget.
 # The table explains them for Qwen3-8B on one A100 80 GB; the cell below computes all values, for one card and for eight.
 #
@@ -396,7 +407,7 @@ except ConfigError as error:
 # |---|---|---|---|---|
 # | `total` | bytes | `torch.cuda.mem_get_info()` | "80 GiB": torch sees less than the label | 85,094,039,552 |
 # | `used` | bytes | `total - free`: weights, CUDA context, other processes | "the model's weights" | 16,918,341,632 |
-# | `current` | bytes | `allocated_bytes.all.current`: tensors alive now | "may be below the weights": they stay | 16,381,470,720 |
+# | `current` | bytes | `allocated_bytes.all.current`: tensors alive now | "may be below the weights": it can't, because the weights stay | 16,381,470,720 |
 # | `peak` | bytes | `allocated_bytes.all.peak` since the last reset | "covers fragmentation": `peak - current` is the activations of the warm-up | 17,799,276,544 |
 # | `gpu_memory_utilization` | share of `total` | argument | "the share for the KV cache": it is for everything | 0.9 |
 # | `num_kv_heads` | heads a GPU | `num_key_value_heads` over the tensor-parallel size | "heads in the cluster": a property of the model, then split | 8 |
@@ -408,7 +419,7 @@ except ConfigError as error:
 # $$2 \cdot 36 \cdot 16 \cdot 8 \cdot 128 \cdot 2 = 2{,}359{,}296$$
 #
 # $$\lfloor 0.9 \cdot 85{,}094{,}039{,}552 - 16{,}918{,}341{,}632 - 17{,}799{,}276{,}544 + 16{,}381{,}470{,}720 \rfloor = 58{,}248{,}488{,}140 \qquad \lfloor 58{,}248{,}488{,}140 / 2{,}359{,}296 \rfloor = 24{,}688$$
-# %% [markdown] key="variables" lang="zh" src="8844103c"
+# %% [markdown] key="variables" lang="zh" src="29a9fb61"
 # ## 分配器里的每个变量
 #
 # 小型推理引擎用三行代码就定下了块池大小：
@@ -419,6 +430,7 @@ except ConfigError as error:
 # num_kvcache_blocks = int(total * gpu_memory_utilization - used - peak + current) // block_bytes
 # ```
 #
+# 最后一行先取引擎可用的份额，减去现在已经用掉的，再减去 `peak - current`，也就是预热那一步的激活额外需要的显存。
 # 每个变量都不难，但每个都容易弄错。例如乘积里漏掉 `itemsize`，分配出来的张量就会是预算的两倍。
 # 下表以一块 A100 80 GB 上的 Qwen3-8B 为例逐个说明；后面的单元格会算出所有的值，一块卡和八块卡各算一遍。
 #
@@ -476,15 +488,19 @@ Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in 
 # | symbol | what it is | value here |
 # |---|---|---|
 # | blocks | blocks in the pool of 50 GiB | 20,480 |
-# | groups | groups of 10 layers, five sliding and one full | 6 |
+# | groups | the 60 layers make 6 groups of 10: five slide, one is full | 6 |
 # | $B$ | tokens of a block in a sliding group | 16 |
 # | $c$ | concurrency: sequences of $m$ tokens that fit at once | 4.05 |
 # | $m$ | `max_model_len`: the longest sequence that you allow | 131,072 |
 #
-# $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad 4.0466 \cdot 131{,}072 = 530{,}400$$
+# $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad \lfloor (20{,}480 / 5{,}061) \cdot 131{,}072 \rfloor = 530{,}400$$
+#
+# A block belongs to one group, so 16 tokens take a block in each group. That's why the old rule divides by the number of groups.
+# The new rule asks how many blocks a sequence of $m$ tokens takes. The full group needs 131,072 / 32 = 4,096, because its blocks hold 32 tokens.
+# A sliding group needs only 193: the 1,023 tokens of its window and the 2,048 of one step fill 192 blocks, and one more is needed because a window seldom starts at a block's edge. That makes 4,096 + 5 × 193 = 5,061, so $c$ = 20,480 / 5,061 = 4.05.
 #
 # The cell computes both for Gemma 4 31B, from one pool of 50 GiB:
-# %% [markdown] key="coda" lang="zh" src="baf05593"
+# %% [markdown] key="coda" lang="zh" src="53647d94"
 # ## 屏幕上的数字不等于容量
 #
 # 推理引擎启动时，会打印 KV 缓存能放多少 token。
@@ -495,12 +511,16 @@ Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in 
 # | 符号 | 含义 | 本例取值 |
 # |---|---|---|
 # | 块数 | 50 GiB 的块池里的块数 | 20,480 |
-# | 组数 | 每 10 层一组，五组滑动窗口，一组全注意力 | 6 |
+# | 组数 | 60 层分成 6 组，每组 10 层：五组滑动窗口，一组全注意力 | 6 |
 # | $B$ | 滑动窗口组里一个块的 token 数 | 16 |
 # | $c$ | 并发数：能同时放下几条 $m$ 个 token 的序列 | 4.05 |
 # | $m$ | `max_model_len`：允许的最长序列 | 131,072 |
 #
-# $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad 4.0466 \cdot 131{,}072 = 530{,}400$$
+# $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad \lfloor (20{,}480 / 5{,}061) \cdot 131{,}072 \rfloor = 530{,}400$$
+#
+# 一个块只属于一个组，所以每 16 个 token 要在每个组里各占一块，旧的算法因此要除以组数。
+# 新的算法看一条 $m$ 个 token 的序列要占多少块。全注意力组每块 32 个 token，需要 131,072 / 32 = 4,096 块。
+# 每个滑动窗口组只要放下窗口里的 1,023 个和一步读入的 2,048 个 token，要 192 块；窗口往往不从块的边界开始，再多留 1 块，共 193 块。合计 4,096 + 5 × 193 = 5,061 块，所以 $c$ = 20,480 / 5,061 = 4.05。
 #
 # 下面用 Gemma 4 31B 和同一个 50 GiB 的块池，把两种都算一遍：
 
@@ -611,24 +631,24 @@ format_bytes(gemma.held_bytes_for(8000, step=8000) - gemma.bytes_for(8000))
 # "The number on the screen is not a capacity" computes both prints; the post leaves out `max_model_len`, and at 131,072 the two rules differ by nearly what it reports.
 #
 # [Issue 40691](https://github.com/vllm-project/vllm/issues/40691) explains why the older print misleads.
-# It divides by groups of layers, as the same section does.
+# The older rule divides by groups of layers, as the same section shows.
 #
 # ## What comes next
 #
-# You can now price the tokens of every model that caches heads.
+# You can now say what a token costs in every model that caches K and V of heads.
 # [Lesson 03](03_the_2_86x_mistake.ipynb) takes a model that doesn't, DeepSeek-V3, and an estimate that missed by 2.86 times.
 # It needs the formula, and the habit of asking what is cached before you multiply.
-# %% [markdown] key="next" lang="zh" src="a5e4fb10"
+# %% [markdown] key="next" lang="zh" src="41aeb289"
 # ## 实战现场
 #
 # 2026 年 5 月，有用户升级 vLLM 后重启 Gemma 4 31B，日志里的 KV 缓存从约 55k token 变成约 525k，而块池始终是 50 GB 左右（[vLLM issue 43308](https://github.com/vllm-project/vllm/issues/43308)）。
 # “屏幕上的数字不等于容量”一节把两种打印都算了出来；原帖没有写 `max_model_len`，取 131,072 时，两种规则相差的倍数与它报告的相近。
 #
 # [issue 40691](https://github.com/vllm-project/vllm/issues/40691) 说明了旧的打印为什么会误导人。
-# 它要除以层的组数，上面同一节就是这样算的。
+# 旧的算法要除以层的组数，上面同一节就是这样算的。
 #
 # ## 下一课
 #
-# 凡是按头缓存的模型，你现在都能给一个 token 定价。
+# 凡是按头缓存的模型，你现在都能算出一个 token 占多少字节。
 # [第 03 课](03_the_2_86x_mistake.ipynb)讲一个不按头缓存的模型 DeepSeek-V3，以及一次差了 2.86 倍的估算。
 # 它用到公式，以及“先问缓存了什么，再做乘法”的习惯。

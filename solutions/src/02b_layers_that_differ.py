@@ -95,8 +95,8 @@ check("02b.2", max_tokens)
 # How many KV heads does each of `tp` ranks keep?
 # Ranks hold whole heads, all equally many.
 # With more ranks than heads, heads are copied.
-# Where `kv_heads` and `tp` divide neither way, raise `ValueError`: the check counts that as the right answer.
-# %% [markdown] key="e3" lang="zh" src="601bf8d7"
+# If neither of `kv_heads` and `tp` divides the other, raise `ValueError`: the check counts that as the right answer.
+# %% [markdown] key="e3" lang="zh" src="82d4d36b"
 # ## 02b.3 每个 rank 的 KV 头数
 #
 # `tp` 个 rank，每个保存多少个 KV 头。
