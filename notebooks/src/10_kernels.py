@@ -61,11 +61,11 @@ show(decode_grid(launch_of(case), program=(2, 1), lang="zh"))
 #
 # - **read** a paged attention kernel, from its launch to its last store;
 # - **count** the bytes that each way of doing attention moves;
-# - **find** the bugs that such kernels really have.
+# - **find** the bugs that such kernels have.
 #
 # You should know the roofline ([lesson 04](04_the_roofline.ipynb)) and block tables (elsewhere: page tables).
 # On the way you read a whole file, `attention.py` of [minikv.nano](repo:minikv/nano/README.md).
-# %% [markdown] key="abilities" lang="zh" src="cc224163"
+# %% [markdown] key="abilities" lang="zh" src="56f00e65"
 # 学完本课，你能够
 #
 # - **读懂**一个分页注意力 kernel，从 launch 一直到最后一次写出；
@@ -111,8 +111,8 @@ predict("table_share", ...)
 #
 # With the numbers: `2 * 8 * 128 * 2 * 32 * 8,192 + 2 * 32 * 32 * 128 * 2 + 4 * 32 * 512 = 1,073,741,824 + 524,288 + 65,536 = 1,074,331,648 B`.
 #
-# The package, for three block sizes:
-# %% [markdown] key="symbols" lang="zh" src="daee8559"
+# The package agrees:
+# %% [markdown] key="symbols" lang="zh" src="b7fb9580"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $B$ | 一个 batch 的序列数 | 条 | 32 |
@@ -152,10 +152,10 @@ head = ["块大小", "K 和 V（B）", "query、结果（B）", "块表（B）",
 Table(head, rows, right=head)
 
 # %% [markdown] key="floor_read" lang="en"
-# The table isn't what makes a kernel slow: one entry of 4 bytes stands for 64 KiB of K and V.
+# The table isn't what makes a kernel slow: with blocks of 16, one entry of 4 bytes stands for 64 KiB of K and V.
 # What can cost time is what a kernel *does* with the entry, because it has to turn a block number into addresses between one load and the next. To see how much that matters, we write one.
-# %% [markdown] key="floor_read" lang="zh" src="547b3ae2"
-# 让 kernel 变慢的不是块表本身，因为一项只有 4 字节，对应的 K 和 V 却是 64 KiB。
+# %% [markdown] key="floor_read" lang="zh" src="2657085f"
+# 让 kernel 变慢的不是块表本身，因为块大小为 16 时，一项只有 4 字节，对应的 K 和 V 却是 64 KiB。
 # 真正可能费时间的，是 kernel 拿到这一项之后**做什么**，因为两次读取之间要由块号算出地址。这一点有多要紧，我们自己写一个来看。
 
 # %% [markdown] key="triton" lang="en"
@@ -165,15 +165,15 @@ Table(head, rows, right=head)
 #
 # Without a GPU, Triton's *interpreter* runs the programs one after the other on the CPU: slowly, but with the same results up to rounding. You have to choose it before Triton is imported, and `prepare` did that in the first cell.
 #
-# Triton also compiles for AMD GPUs, where an SM is called a compute unit. Apple GPUs, TPUs and Huawei's Ascend have kernels in other languages, with the same block table and online softmax.
-# %% [markdown] key="triton" lang="zh" src="7121f764"
+# Triton also compiles for AMD GPUs. Apple GPUs, TPUs and Huawei's Ascend have kernels in other languages, with the same block table and the softmax of step 2.
+# %% [markdown] key="triton" lang="zh" src="3288c11c"
 # ## 在哪里运行 kernel
 #
 # Triton 的 kernel 是一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。一个程序一次处理一个**分块**（tile），例如图里的 32 个位置。
 #
 # 没有 GPU 时，Triton 的**解释器**在 CPU 上逐个运行这些程序，速度慢，但除舍入误差外结果相同。用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
 #
-# Triton 也能为 AMD 的 GPU 编译，那里的 SM 叫计算单元。苹果的 GPU、TPU、华为昇腾用别的语言写 kernel，但块表和在线 softmax 是一样的。
+# Triton 也能为 AMD 的 GPU 编译。苹果的 GPU、TPU、华为昇腾用别的语言写 kernel，但用的是同样的块表，以及第 2 步里的那种 softmax。
 
 # %% key="prepare" tags="hardware"
 print(t("mode_" + mode))
@@ -245,7 +245,7 @@ Table(
 )
 
 # %% [markdown] key="store_read" lang="en"
-# Slot 10 is block 1, place 2. Slot -1 means: don't store this token. It is padding, because a CUDA graph always runs the same number of programs.
+# With blocks of 8, slot 10 is block 1, place 2. Slot -1 means: don't store this token. It is padding, because a CUDA graph (a recorded launch) always runs the same number of programs.
 # The kernel has to check for it. In Python `-1 // 8` is -1, and as an index that is the last block, which belongs to another sequence. Triton rounds towards zero and gets place -1 of block 0, memory in front of the cache. (Exercise 10.1.)
 #
 # ## Step 2: a loop over tokens
@@ -261,8 +261,8 @@ Table(
 # | $x_i$ | logit: how well key $i$ fits | 2, 90, 89, 1 |
 #
 # Written down like this, it fails:
-# %% [markdown] key="store_read" lang="zh" src="72561771"
-# 槽位 10 就是块 1 的第 2 个位置（从 0 数起）。槽位 -1 的意思是不要写。这个 token 是补齐用的，因为 CUDA 图每次运行的程序数固定。
+# %% [markdown] key="store_read" lang="zh" src="670d0a89"
+# 块大小是 8，所以槽位 10 就是块 1 的第 2 个位置（从 0 数起）。槽位 -1 的意思是不要写。这个 token 是补齐用的，因为 CUDA 图（录制下来、反复重放的 launch）每次运行的程序数固定。
 # kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，作为下标就是最后一块，而那一块属于另一条序列。Triton 向零取整，得到块 0 的第 -1 个位置，也就是缓存之前的内存。（练习 10.1。）
 #
 # ## 第 2 步：逐个 token 循环
@@ -380,7 +380,7 @@ show(online_softmax(list(online(tiles)), "zh"))
 # %% [markdown] key="online_read" lang="en"
 # Three of the five tiles raise $m$ and rescale what was summed before. The last two only add their part.
 #
-# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials: here 90 + ln 1.368 = 90.3133. With it you can compute a row in two halves and put them together later.
+# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials: for the four numbers 90 + ln 1.368 = 90.3133. With it a row can be computed in two halves.
 #
 # ## Step 3: pages
 #
@@ -393,10 +393,10 @@ show(online_softmax(list(online(tiles)), "zh"))
 # - `cache.write` comes first, because a query also looks at its own token.
 # - `query` becomes rows `[T, Hq, Dk]`: the tokens of all sequences in this step, without padding. `batch` knows which is whose.
 # - One line decides: a decode on a GPU goes to the kernel, everything else to plain torch.
-# %% [markdown] key="online_read" lang="zh" src="6db52e2f"
+# %% [markdown] key="online_read" lang="zh" src="13707c96"
 # 五个 tile 中，前三个依次抬高了 $m$，之前的和也跟着缩放；后两个只把自己的部分加上去。
 #
-# $m + \ln l$ 称为 **lse**，即各个幂之和的对数，这里是 90 + ln 1.368 = 90.3133。有了它，一行可以分成两半来算，以后再合并。
+# $m + \ln l$ 称为 **lse**，即各个幂之和的对数，前面的四个数是 90 + ln 1.368 = 90.3133。有了它，一行可以分成两半来算，以后再合并。
 #
 # ## 第 3 步：分页
 #
@@ -528,7 +528,7 @@ Table(
 )
 
 # %% [markdown] key="launch" lang="en"
-# A weight of 0 times NaN is NaN, so nano makes its pool with `torch.zeros`. (Exercise 10.5 is this function.)
+# Sequences 0 and 2 have empty places in their last blocks, so all their 2 * 8 * 16 = 256 numbers are NaN. A weight of 0 times NaN is NaN, so nano makes its pool with `torch.zeros`. (Exercise 10.5 is this function.)
 # The other cost is the copy: 120 places were copied, and only 58 of them hold tokens. A kernel can read the blocks where they lie.
 #
 # ### The launch
@@ -537,8 +537,8 @@ Table(
 #
 # - the grid `(num_seqs, heads)`: one program for each sequence and *KV* head;
 # - the sizes in capitals, known at compile time and rounded up to powers of two. A matrix product needs at least 16 rows.
-# %% [markdown] key="launch" lang="zh" src="d40afc51"
-# 权重 0 乘 NaN 还是 NaN，所以 nano 用 `torch.zeros` 创建块池。（练习 10.5 就是写这个函数。）
+# %% [markdown] key="launch" lang="zh" src="cba8211c"
+# 序列 0 和序列 2 的最后一块里有空位，它们的 2 * 8 * 16 = 256 个结果就全成了 NaN。权重 0 乘 NaN 还是 NaN，所以 nano 用 `torch.zeros` 创建块池。（练习 10.5 就是写这个函数。）
 # 另一个代价是复制出来 120 个位置，其中只有 58 个有 token。而 kernel 可以直接在块里读。
 #
 # ### 启动
@@ -609,7 +609,7 @@ token = slot * 2 + 1  # 把缓存看作 [slots * Hkv, D] 时的行号；KV 头 1
 Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block, slot, token))))
 
 # %% [markdown] key="pages_read" lang="en"
-# All five keys lie in one block. The kernel loads the block's number once for each of them, but from the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry 8 B, or 1.6%.
+# All five keys lie in one block. The kernel loads the block's number once for each of them, but from the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry, 64 bits in nano, 8 B, or 1.6%.
 #
 # Three things are easy to miss, and each has been a real bug:
 #
@@ -623,8 +623,8 @@ Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block
 #
 # With each step of the slider, the program reads one tile, here one block. Which entry, which block, which slots?
 # Then add *splits*: programs that share the tiles and read at the same time. Step 5 says why.
-# %% [markdown] key="pages_read" lang="zh" src="4c6b6d9e"
-# 五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，表项占 8 B，即 1.6%。
+# %% [markdown] key="pages_read" lang="zh" src="100bcc85"
+# 五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，nano 的表项是 64 位整数，占 8 B，即 1.6%。
 #
 # 有三处容易漏掉，每一处都真的出过 bug：
 #
@@ -770,11 +770,11 @@ Table(["切分数", "其中序列 0 为空的", "与参考实现相同"], rows)
 # %% [markdown] key="splits_read" lang="en"
 # Sequence 0 has only one tile, so of two splits one has nothing to do. It leaves zeros and an lse of $-\infty$, and counts 0.
 #
-# How many splits do you need? Enough that every SM has work, and no more, because each result has to be written and read again.
-# %% [markdown] key="splits_read" lang="zh" src="27c09262"
+# How many splits do you need? Enough that nearly every SM has work, and no more, because each result has to be written and read again. The package takes the smallest number that gives work to 85%: for one sequence 15, since 8 * 15 = 120 programs are 91% of 132, and 8 * 14 = 112 just 84.8%.
+# %% [markdown] key="splits_read" lang="zh" src="35410908"
 # 序列 0 只有一个 tile，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
 #
-# 切成几份才好？让各个 SM 都有事做就够了，不要更多，因为每一份结果都要写出去再读回来。
+# 切成几份才好？让绝大多数 SM 有事做就够了，不要更多，因为每一份结果都要写出去再读回来。本包取能让 85% 的 SM 有事做的最小份数。例如一条序列时取 15：8 * 15 = 120 个程序，是 132 的 91%；8 * 14 = 112 个只有 84.8%。
 
 # %% key="splits_cost" lang="en"
 one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
@@ -910,9 +910,9 @@ head = ["每个 token 的元素数：所有头的 K 和 V", "潜在向量加 rop
 Table(head, [[heads * (2 * nope + rope), rank + rope, same]])
 
 # %% [markdown] key="latent_cost" lang="en"
-# What does a step cost for one sequence of 4,096 tokens, with 128 heads as in DeepSeek-V3?
-# %% [markdown] key="latent_cost" lang="zh" src="04655221"
-# 一条 4,096 个 token 的序列，像 DeepSeek-V3 那样 128 个头，一步的字节数和 FLOP 是多少？
+# What does one layer cost in a step, for one sequence of 4,096 tokens and 128 heads as in DeepSeek-V3? The first row is Llama-3.1-8B, with 32 query heads and 8 KV heads.
+# %% [markdown] key="latent_cost" lang="zh" src="07d745f8"
+# 一条 4,096 个 token 的序列，像 DeepSeek-V3 那样 128 个头，一步里一层的字节数和 FLOP 是多少？第一行是用来对照的 Llama-3.1-8B，32 个 query 头、8 个 KV 头。
 
 # %% key="latent" lang="en"
 from minikv.kernels.traffic import decode_traffic, latent_decode_traffic
@@ -972,12 +972,12 @@ names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
 show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 
 # %% [markdown] key="measure_read" lang="en"
-# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so their difference is one between kernels. What pages cost by themselves you see within one kernel: compare the two bars with blocks of 16, in order and shuffled.
+# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so their difference is one between kernels. What pages cost by themselves you see within one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU their order hardly matters, and the difference is noise.)
 # In a benchmark of your own, shuffle the blocks, since an engine's blocks are seldom in order. And give every sequence its own, or they come from a cache.
 #
 # On a GPU the next cell draws bandwidth over the length of one sequence:
-# %% [markdown] key="measure_read" lang="zh" src="bc6e3004"
-# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。
+# %% [markdown] key="measure_read" lang="zh" src="bbec21ce"
+# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。（在 CPU 上次序几乎没有影响，看到的差别是噪声。）
 # 自己做基准测试时，要把块打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存。
 #
 # 在 GPU 上，下一个单元格画出一条序列的长度与带宽的关系：
@@ -1205,15 +1205,15 @@ for attempt in attempts:
 # - A block table costs 0.006% of K and V in bytes, with blocks of 16. What can cost time is turning its entries into addresses.
 # - `paged_attention` copies the blocks first and moves three times the floor. A kernel reads them where they lie.
 # - The online softmax carries a maximum and two sums from tile to tile. A larger maximum rescales both sums.
-# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 64 of them keep 132 SMs busy for 2% more bytes.
+# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 16 of them give work to 97% of 132 SMs, for 0.53% more bytes.
 # - What must not count must not be read: 0 times NaN is NaN, and stale numbers give no error.
-# %% [markdown] key="recap" lang="zh" src="49b3d718"
+# %% [markdown] key="recap" lang="zh" src="2908dba7"
 # ## 本课小结
 #
 # - 块大小 16 时，块表的字节只有 K 和 V 的 0.006%。真正可能费时间的，是由表项计算地址。
 # - `paged_attention` 先把块复制出来，搬的字节是下限的三倍。kernel 则直接在块里读。
 # - 在线 softmax 把一个最大值和两个和从一个 tile 带到下一个。最大值变大时，两个和都要重新缩放。
-# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来，例如切成 64 份，132 个 SM 全都有事做，只多搬 2% 的字节。
+# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来，例如切成 16 份，132 个 SM 里 97% 有事做，只多搬 0.53% 的字节。
 # - 不该算的就不该读，因为 0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
 
 # %% [markdown] key="self" lang="en"
@@ -1272,12 +1272,12 @@ explain("why_split")
 # - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens, and the contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), and a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)), so the user compared two kernels.
 # - **Pages of one token.** On Blackwell GPUs the same bytes moved at 0.87 TB/s with pages of one token and at 4.0 with pages of 128 ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)). Then the threads divided the address arithmetic among them, and every page size reached 5 TB/s with tables as large as before ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104); *The floor*).
 # - **Packing.** MLX loaded K and V again for each of 8 query heads of a group, and moved 195 of 266 GB/s ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)). Another engine became 9% slower by packing, because its 42 MB a layer fitted into an L2 cache of 96 MB and 128 programs were too few ([imp PR #1785](https://github.com/kekzl/imp/pull/1785); step 4).
-# - **No split.** A kernel for AMD GPUs ran one sequence of 32,768 tokens as a single program on 256 compute units: 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)). Step 5 is the cure.
+# - **No split.** A kernel for AMD GPUs ran one sequence of 32,768 tokens as a single program on 256 compute units (AMD's SMs): 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)). Step 5 is the cure.
 # - **The bugs of *Break it*.** Offsets in 32 bits crashed vLLM once block ids crossed about 7767 ([PR #47671](https://github.com/vllm-project/vllm/pull/47671)), and gave no error at all elsewhere ([#50427](https://github.com/vllm-project/vllm/issues/50427)). A kernel of aiter assumed the stride of a block ([PR #3498](https://github.com/ROCm/aiter/pull/3498)), and jax-js gave each KV head every fourth query head ([PR #180](https://github.com/ekzhang/jax-js/pull/180)).
 # - **A benchmark's faults.** TileOPs measured blocks in order that all sequences shared, so they came from a cache. It found both faults itself ([#2014](https://github.com/tile-ai/TileOPs/issues/2014); *Measure it here*).
 #
 # </details>
-# %% [markdown] key="wild" lang="zh" src="9022e537"
+# %% [markdown] key="wild" lang="zh" src="135c05a3"
 # ## 实战现场
 #
 # <details>
@@ -1286,8 +1286,8 @@ explain("why_split")
 # - **分页反而更快。** 2024 年 2 月，一位用户用 32 条 8,192 个 token 的序列测 flash-attention，连续缓存的用时是分页的 1.35 倍（[flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)）。因为 flash-attention 2 遇到分页缓存总是用切分 kernel（第 5 步），遇到连续缓存只在某些条件下才用（[`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp) 里的 `force_split_kernel`），所以比较的其实是两个 kernel。
 # - **每页 1 个 token。** 在 Blackwell GPU 上，同样的字节，每页 1 个 token 时是 0.87 TB/s，每页 128 个时是 4.0 TB/s（[PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)）。后来地址计算分摊给了各个线程，任意页大小都能到 5 TB/s，而块表一点也没有变小（[PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104)；见“下限”）。
 # - **按组打包。** MLX 原先为一组里的 8 个 query 头各读一遍 K 和 V，266 GB/s 的机器只用到 195（[PR #4077](https://github.com/ml-explore/mlx/pull/4077)）。另一个引擎打包之后反而慢了 9%，因为每层 42 MB 放得进 96 MB 的 L2 缓存，而 128 个程序太少（[imp PR #1785](https://github.com/kekzl/imp/pull/1785)；见第 4 步）。
-# - **不做切分。** AMD GPU 上的一个 kernel 把一条 32,768 个 token 的序列交给 256 个计算单元中的一个，带宽 0.1 TB/s，而卡有 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。解决办法就是第 5 步。
-# - **“弄坏它”里的 bug。** 块号超过约 7767 时，32 位的偏移曾让 vLLM 崩溃（[PR #47671](https://github.com/vllm-project/vllm/pull/47671)），在另一处则没有任何报错（[#50427](https://github.com/vllm-project/vllm/issues/50427)）。aiter 有个 kernel 想当然地计算块的步幅（[PR #3498](https://github.com/ROCm/aiter/pull/3498)），jax-js 则把每隔几个的 query 头分给同一个 KV 头（[PR #180](https://github.com/ekzhang/jax-js/pull/180)）。
+# - **不做切分。** AMD GPU 上的一个 kernel 把一条 32,768 个 token 的序列交给 256 个计算单元（相当于 SM）中的一个，带宽 0.1 TB/s，而卡有 8 TB/s（[aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)）。解决办法就是第 5 步。
+# - **“弄坏它”里的 bug。** 块号超过约 7767 时，32 位的偏移曾让 vLLM 崩溃（[PR #47671](https://github.com/vllm-project/vllm/pull/47671)），在另一处则没有任何报错（[#50427](https://github.com/vllm-project/vllm/issues/50427)）。aiter 有个 kernel 想当然地计算块的步幅（[PR #3498](https://github.com/ROCm/aiter/pull/3498)），jax-js 本该取相邻的几个 query 头，却每隔几个取一个（[PR #180](https://github.com/ekzhang/jax-js/pull/180)）。
 # - **基准测试的毛病。** TileOPs 的测试里，块按次序排列，又由所有序列共用，所以数据来自缓存。这两个毛病都是它自己发现的（[#2014](https://github.com/tile-ai/TileOPs/issues/2014)；见“在本机上测量”）。
 #
 # </details>

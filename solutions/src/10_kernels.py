@@ -126,7 +126,7 @@ check("10.2", token_offsets)
 # return acc / total, largest + math.log(total)
 # ```
 #
-# 请把它写对。
+# 请找出原因，把它写对。
 
 # %% key="attend_stub"
 import math
