@@ -19,13 +19,13 @@
 #
 # **Can I delete part of the cache and still get the right answer? And does the memory come back?**
 #
-# The picture shows a text of 49 tokens. Each head may keep 14 of them, and H2O has chosen: the first two, the last four, and the eight that got the most attention so far. The height of a bar is that attention. Six facts are hidden in it, a name and a city each. Questions about them come later.
-# %% [markdown] key="question" lang="zh" src="163b892b"
+# The picture shows a text of 49 tokens. Each head may keep 14 of them. The policy H2O chose the first two, the last four, and the eight that got the most attention so far. The height of a bar is that attention. Six facts are hidden in it, a name and a city each. Questions about them come later.
+# %% [markdown] key="question" lang="zh" src="0b4b11a2"
 # ## 问题
 #
 # **删掉一部分缓存，还能答对吗？显存真的会降下来吗？**
 #
-# 下面这篇文本有 49 个 token，每个头可以留 14 个。H2O 已选好，留的是最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
+# 下面这篇文本有 49 个 token，每个头可以留 14 个。策略 H2O 留下最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
 
 # %% key="setup"
 import torch
@@ -78,12 +78,12 @@ show(kept_tokens({"": choice}, short.words[:49], "zh", facts=facts))
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# A layer that evicts keeps three kinds of tokens. The first few of the text are the **sinks**. The last few are the **recent window**. Of those in between it keeps the ones with the highest score, the **heavy hitters**.
+# A layer that evicts keeps three kinds of tokens. The first few of the text are the **sinks**. The last few are the **recent window**. Of those in between it keeps the ones with the highest score, the **heavy hitters**. The rule that computes the score is the **policy**; H2O is one of them.
 # It needn't evict after every step. With `evict_every` it lets a few more tokens come in, and cleans up less often.
-# %% [markdown] key="predict_first" lang="zh" src="88955d73"
+# %% [markdown] key="predict_first" lang="zh" src="b14232ac"
 # ## 先猜一猜
 #
-# 做**淘汰**（eviction）的层留三种 token。文本最前面的几个，叫**注意力汇点**（sink），下面简称汇点；最后面的几个，叫**近期窗口**；两者之间得分最高的，叫**重要 token**（heavy hitter）。
+# 做**淘汰**（eviction）的层留三种 token。文本最前面的几个，叫**注意力汇点**（sink），下面简称汇点；最后面的几个，叫**近期窗口**；两者之间得分最高的，叫**重要 token**（heavy hitter）。得分怎么算，由**策略**（policy）决定，H2O 就是其中一种。
 # 不必每一步都淘汰。设了 `evict_every`，就先多放进几个 token，隔几步再清理一次。
 
 # %% key="predict_peak"
@@ -407,15 +407,22 @@ Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词"]
 # ## Recall after eviction: the question comes last
 #
 # Now the answers. The model reads a context of 193 tokens, every layer is cut down to a share of it, and only then come 16 questions a text, about facts that nothing has pointed at. In a chat this is the case that counts, because the next question isn't known.
-# `kept` counts everything that stays: sinks, heavy hitters and window. Before you run the cell: which policy will be the best, and which the worst?
-# %% [markdown] key="freeze_read" lang="zh" src="b9ffcd6e"
+# `kept` counts everything that stays: sinks, heavy hitters and window. The policies differ in the score:
+#
+# - `random` draws tokens by chance, and `streaming` (StreamingLLM) takes the newest tokens.
+# - `h2o sum` and `h2o max` use all attention so far, `snapkv` that of the last 16 queries, and `tova` that of the last query alone.
+# - `knorm` takes the shortest keys, and `keydiff` those that are least like the mean key of their head.
+#
+# Before you run the cell: which policy will be the best, and which the worst?
+# %% [markdown] key="freeze_read" lang="zh" src="988dabae"
 # 没有窗口，留下的集合几乎停在文本开头不动：145 步之后，48 个里还有 42 个来自提示词，最后的一百个 token 几乎一个也没有留下。所以每一层都要保护最后的几个 token，不管得分多少。只靠窗口还不够，窗口为 12 时，仍有 29 个来自提示词，占了重要 token 的大半。
 # （练习 14.3 就是怎么选：汇点、窗口、得分相同、填充。）
 #
 # ## 召回率曲线：先淘汰，后提问
 #
 # 现在来看回答。模型先读 193 个 token 的上下文，再把每一层减到原来的一部分，然后才提问。每篇 16 个，问的是事先没有任何提示的事实。对话里要紧的就是这种情形，因为事先不知道下一个问题是什么。
-# `kept`（留下）把汇点、重要 token、窗口全都算上。运行之前先想一想：哪种策略最好，哪种最差？
+# `kept`（留下）把汇点、重要 token、窗口全都算上。各策略的得分是：`random` 随机；`streaming`（StreamingLLM）越新越高；`h2o sum`、`h2o max` 归约到目前为止的全部注意力；`snapkv` 取最后 16 个 query 的平均，`tova` 只取最后一个；`knorm` 看 key 有多短；`keydiff` 看 key 与本头的平均 key 有多不像。
+# 运行之前先想一想：哪种策略最好，哪种最差？
 
 # %% key="curves" lang="en" tags="hardware"
 from minikv.course.lessons.l14.recall_chart import recall_chart
@@ -445,22 +452,22 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 # - **Summed H2O answers fewer questions than chance**, 7.5 % against 38.8 % with a quarter kept. Its heavy hitters are what the text has needed *so far*, the ordinary words of the first table. A fact that no question has asked for got almost no attention, so it goes first. The maximum and TOVA reduce the same glances in another way, which doesn't help where there were none.
 # - **StreamingLLM** keeps what is near the end, and answers what stood there. It promises no more: it bounds the memory of an endless text, and doesn't remember it.
 # - **Knorm** and **KeyDiff** ignore attention and look at the keys. KeyDiff keeps those that are unlike the others, and a token that will be asked for by name has to differ from the rest. With a quarter of the cache it answers 96.6 %.
-# - At 10 % a head has room for 11 heavy hitters, and there are 24 facts.
+# - At 10 % a head keeps 19 tokens: 4 sinks, 4 recent and 11 heavy hitters. There are 24 facts.
 #
-# This is one small model, one kind of text, and facts of a single token. Elsewhere the figures differ. On RULER (4k tokens, Llama-3.1-8B, a quarter kept, question unseen) the plot of [kvpress](https://github.com/NVIDIA/kvpress) has KeyDiff at about 74, TOVA at 64, StreamingLLM and SnapKV at 40, a policy like H2O at 29, and random at 0. The two agree on one thing: a plain sum of attention is not near the top.
+# This is one small model, one kind of text, and facts of a single token. Elsewhere the figures differ. On RULER, a benchmark of long texts (here 4k tokens, Llama-3.1-8B, a quarter kept, question unseen) the plot of [kvpress](https://github.com/NVIDIA/kvpress) has KeyDiff at about 74, TOVA at 64, StreamingLLM and SnapKV at 40, a policy like H2O at 29, and random at 0. The two agree on one thing: a plain sum of attention is not near the top.
 #
 # ### What perplexity says
 #
 # Many papers show perplexity beside the share that was kept. Here it is for the same runs, over the ordinary words between the questions:
-# %% [markdown] key="curves_read" lang="zh" src="4c827a3b"
+# %% [markdown] key="curves_read" lang="zh" src="02dd5789"
 # 每一行都与 `random` 比，它什么都不看。
 #
 # - **求和的 H2O，答对的比随机选择还少**，留四分之一时是 7.5%，随机选择是 38.8%。它的重要 token，是文本**到目前为止**用到的，也就是第一张表里那些普通的词。一条事实如果还没有问题问过它，就几乎没有得到注意力，所以最先被淘汰。最大值和 TOVA 只是换了归约办法；从来没有被看过的，怎么归约都没有用。
 # - **StreamingLLM** 留下靠近末尾的，答得出的也是写在那里的。它本来就只承诺这么多，让无尽文本的缓存有一个上限，并不记住文本。
 # - **Knorm** 和 **KeyDiff** 不看注意力，只看 key 本身。KeyDiff 留下与众不同的 key，而将来会被指名问到的 token，必定与别的不同。留四分之一，它答对 96.6%。
-# - 留 10% 时，一个头只放得下 11 个重要 token，而事实有 24 条。
+# - 留 10% 时，一个头有 19 个：汇点 4 个、近期 4 个、重要 token 11 个，而事实有 24 条。
 #
-# 这里只有一个小模型、一种文本，一条事实也只靠一个 token，换了别处，数字就不一样。在 RULER 上（4k token，Llama-3.1-8B，留四分之一，没看到问题），[kvpress](https://github.com/NVIDIA/kvpress) 的图里，KeyDiff 约 74，TOVA 约 64，StreamingLLM 和 SnapKV 约 40，类似 H2O 的策略约 29，随机选择是 0。两处有一点相同，就是单纯的注意力求和都不在前列。
+# 这里只有一个小模型、一种文本，一条事实也只靠一个 token，换了别处，数字就不一样。在长文本评测 RULER 上（4k token，Llama-3.1-8B，留四分之一，没看到问题），[kvpress](https://github.com/NVIDIA/kvpress) 的图里，KeyDiff 约 74，TOVA 约 64，StreamingLLM 和 SnapKV 约 40，类似 H2O 的策略约 29，随机选择是 0。两处有一点相同，就是单纯的注意力求和都不在前列。
 #
 # ### 困惑度怎么说
 #
@@ -534,7 +541,7 @@ Table(head, rows, right=head[1:], lines=[note])
 #
 # With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
 # %% [markdown] key="seen_read" lang="zh" src="d0700945"
-# 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 对 16 个 query 求平均，还在五个相邻 token 上抹开，到 10% 就不行了。TOVA 只看最后一个 query，而在这里，那是下一个问题的问号，不是人名。
+# 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 的平均再对相邻五个 token 平滑，到 10% 就不行了。TOVA 看的最后一个 query，在这里是下一个问题的问号，不是人名。
 #
 # 所以一种淘汰策略的成绩，要先知道一件事才有意义，那就是它**看到**问题了吗？大多数评测把问题放在提示词的末尾。
 #
@@ -652,7 +659,7 @@ Table(head, [("之前", before, others), ("搬动后", len(moved.new_table), fou
 # 可是同一个槽位，在各个头里不必是同一个 token。key 已经旋转过，它们按什么次序排，不影响注意力的结果。所以每个头把**自己**留下的搬到最低的槽位，末尾的块就能归还，原来 13 个块，现在 3 个。这要满足三条：
 #
 # - 一层的每个头、共用块表的每一层，留的**个数相同**；
-# - **位置每个头记一份**；用 `scope="layer"` 的话，每层一份就够；
+# - 每个头各记一份**位置**；用 `scope="layer"` 的话，每层一份就够；
 # - **不再共享**：别的序列还要读的块，先复制一份；其他请求也不能再凭旧的摘要找到这些块。
 #
 # （如果各层留的个数不同，就要每层一张块表。[第 15 课](15_eviction_on_mla.ipynb)会在分页缓存里真的去搬。）

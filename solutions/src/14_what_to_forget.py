@@ -180,9 +180,9 @@ check("14.4", step)
 
 # %% [markdown] key="evict_why" lang="en"
 # ### BEGIN SOLUTION
-# `gather` makes new tensors of exactly the size that is kept, so the old ones are freed as soon as their names are assigned anew.
+# `gather` makes new tensors of exactly the size that is kept, so the old ones are freed as soon as their names are assigned again.
 # ### END SOLUTION
-# %% [markdown] key="evict_why" lang="zh" src="1cdb2edf"
+# %% [markdown] key="evict_why" lang="zh" src="10c58187"
 # ### BEGIN SOLUTION
 # `gather` 新建的张量大小正好是留下的那些，所以名字一重新赋值，旧的就释放了。
 # ### END SOLUTION
