@@ -84,8 +84,8 @@ show(kept_tokens(traces, words, "zh", facts=facts))
 predict("positions_off", ...)
 
 # %% [markdown] key="positions_task" lang="en"
-# Does that matter? Here a text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact anew. StreamingLLM keeps 48 tokens of 257, so from the first eviction on the cache's length is always 48. There is also a third way: rotate the kept keys anew at every step, so that they count 0, 1, 2, ... With those, 48 is right.
-# %% [markdown] key="positions_task" lang="zh" src="09b97d8d"
+# Does that matter? Here a text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact again. StreamingLLM keeps 48 tokens of 257, so from the first eviction on the cache's length is always 48. There is also a third way: rotate the kept keys again at every step, so that they count 0, 1, 2, ... With those, 48 is right.
+# %% [markdown] key="positions_task" lang="zh" src="46c37b15"
 # 这要紧吗？下面的文本不断往下走，每次一个 token。先是 8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个，所以从第一次淘汰起，缓存的长度一直是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 就是对的。
 
 # %% key="break_positions_code" lang="en" tags="hardware"
@@ -103,7 +103,7 @@ sizes = dict(scope="head", n_sink=4, budget=28, n_recent=16)
 for name, place, positions in (
     ("the text's length", None, "original"),
     ("the cache's length", held, "original"),
-    ("the same, kept keys rotated anew", held, "reindexed"),
+    ("the cache's length, kept keys rotated again", held, "reindexed"),
 ):
     logs, _ = read(model, cases, "streaming", end=257, next_position=place, positions=positions, **sizes)
     rows.append((name, *graded(logs, cases, 0, 257)))
@@ -147,7 +147,7 @@ Table(["下一个 token 的位置", "答对，%", "困惑度"], rows)
 #
 # ## 不留汇点
 #
-# 在 StreamingLLM 里，最前面的四个 token 决定一切，没有它们，大模型的困惑度就会爆炸。换成这个模型，用三种策略，汇点分别留 0、1、4 个，一共 48 个 token：
+# 在 StreamingLLM 里，最前面的四个 token 决定一切，没有它们，大模型的困惑度就会急剧上升。换成这个模型，用三种策略，汇点分别留 0、1、4 个，一共 48 个 token：
 
 # %% key="break_sinks" lang="en" tags="hardware"
 from minikv.eviction import Budget, StreamingLLM
@@ -178,15 +178,15 @@ for name, policy in {"streaming": StreamingLLM(), "h2o sum": H2O("sum"), "keydif
 Table(["策略", "n_sink", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="break_sinks_read" lang="en"
-# **Nothing breaks.** KeyDiff answers 96.9 % with 0, 1 or 4 sinks: the room that the first tokens leave serves other tokens as well. The first table of [lesson 14](14_what_to_forget.ipynb) suggested it, since this model puts only a tenth of its attention there.
+# **Nothing breaks.** KeyDiff answers 96.9 % with 0, 1 or 4 sinks (of 10 texts; with the 20 of [lesson 14](14_what_to_forget.ipynb) it was 96.6 %): the room that the first tokens leave serves other tokens as well. The first table of [lesson 14](14_what_to_forget.ipynb) suggested it, since this model puts only a tenth of its attention there.
 # This doesn't show that sinks are a myth. It doesn't show that `n_sink=4` helps, either. Measure how much attention your own model puts on its first token. (Some models have the sink built in: gpt-oss has learned a number for each head that takes part in the softmax, so it needs no token for it.)
 #
 # ## A policy of your own
 #
 # A policy is one method. It gives each token of each head a number, and the tokens with the larger numbers stay. It looks at a `View`: keys and values as cached, the attention so far (`state`, if the policy says that it needs it), what the last queries looked at, and the positions. A second method may share out the budget among the layers.
-# %% [markdown] key="break_sinks_read" lang="zh" src="d6a55afb"
-# **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%，因为最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪，因为这个模型放在那里的注意力只有一成左右。
-# 这不能证明汇点是传说，也不能证明 `n_sink=4` 有用。先测量你自己的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，所以不需要用某个 token 来充当。）
+# %% [markdown] key="break_sinks_read" lang="zh" src="10c1deb3"
+# **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%（这里是 10 篇文本，[第 14 课](14_what_to_forget.ipynb)用了 20 篇，是 96.6%），因为最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪，因为这个模型放在那里的注意力只有一成左右。
+# 这不能证明汇点不存在，也不能证明 `n_sink=4` 有用。先测量你自己的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，所以不需要用某个 token 来充当。）
 #
 # ## 自己写一种策略
 #
@@ -337,8 +337,8 @@ show(bars(heads, shares, x="query 头的注意力，平均", unit="%"))
 # - Watch the ordinary words too: at 25 % their perplexity falls from 14.7 to 8.36, but at 10 % it rises from 38.5 to 51.4.
 # - Layers that keep different numbers need a block table each.
 #
-# The package finds such a share without looking at answers. `Echo` takes the query that the model made of each word and asks it again, as if the word came up later. The token that stood behind the word gets as its score whether it would be found. These scores are probabilities, which mean the same in all layers. So one pass over a few *other* texts tells in which layers the best of them lie, and `Fitted` shares out the budget by that:
-# %% [markdown] key="circuit_read" lang="zh" src="4dcaa563"
+# The package finds such a share without looking at answers. `Echo` takes the query that the model made of each word, and asks it again as if the word came up later. It computes how much of that query's attention would go to the token behind the word, and this probability is the token's score. These scores are probabilities, which mean the same in all layers. So one pass over a few *other* texts tells in which layers the best of them lie, and `Fitted` shares out the budget by that:
+# %% [markdown] key="circuit_read" lang="zh" src="c6a7e701"
 # 在第一层，城市的一个头把 90.4% 的注意力放在前面的词，也就是人名上。所以到了第二层，城市的 key 里已经带着那个人名，提问就在那里找到它。（这种配合叫**归纳头**，induction head，[Olsson 等，2022](https://arxiv.org/abs/2209.11895)。）问题来的时候，不会再去第一层查那个城市，所以第一层只需要近期窗口，此外几乎什么也不要。
 #
 # 也就是说，十来行代码，答对的就比[第 14 课](14_what_to_forget.ipynb)里所有的策略都多。不过有三点要说明：
@@ -347,7 +347,7 @@ show(bars(heads, shares, x="query 头的注意力，平均", unit="%"))
 # - 普通的词也要看，留 25% 时，它们的困惑度从 14.7 降到 8.36；留 10% 时，却从 38.5 升到 51.4。
 # - 各层留的个数不同，就得每层一张块表。
 #
-# 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍；紧跟在这个词后面的 token 会不会被找到，就是那个 token 的得分。得分是概率，在各层的含义相同，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
+# 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍；这次的注意力有多少会落到紧跟在这个词后面的 token 上，这个概率就是那个 token 的得分。得分都是概率，在各层的含义相同，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
 
 # %% key="found" lang="en" tags="hardware"
 from minikv.course.lessons.l14.recall_chart import recall_chart

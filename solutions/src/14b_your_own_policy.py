@@ -15,8 +15,8 @@
 # - `view.window_probs` [B, H, S]: what the last 16 queries gave it
 # - `view.positions` [B, H, S]; and `view.layer`, `view.num_layers`
 #
-# It passes if at least three of four questions are answered in every run. The check shows that number as `enough`; beside it stands what the reference answers, which you need not reach. A random choice gets about one of three. (The check runs the model 30 times, with other texts, so it takes some seconds.)
-# %% [markdown] key="own_task" lang="zh" src="922d259e"
+# It passes if at least three of four questions are answered in every run. The check shows that number as *enough to pass*; beside it stands what the reference answers, which you need not reach. A random choice gets about one of three. (The check runs the model 30 times, with other texts, so it takes some seconds.)
+# %% [markdown] key="own_task" lang="zh" src="60d834d3"
 # ## 14b.1 自己的策略
 #
 # 模型读两篇文本，每篇 193 个 token，24 条事实。tiny-gqa 的每个 KV 头留 48 个 token：4 个汇点、最后 12 个，还有 32 个由**你**来选。选完之后才提问。
@@ -28,7 +28,7 @@
 # - `view.window_probs` [B, H, S]：最后 16 个 query 给它多少
 # - `view.positions` [B, H, S]；以及 `view.layer`、`view.num_layers`
 #
-# 每次运行，四题里至少答对三题，才算通过。检查结果里的 `enough` 就是这个标准；旁边参考解法答对的题数，不必达到。随机选择大约三题对一题。（检查会换着文本把模型运行 30 次，需要几秒。）
+# 每次运行，四题里至少答对三题，才算通过。检查结果里的“及格题数”就是这个标准；旁边是参考解法答对的题数，不必达到。随机选择大约三题对一题。（检查会换着文本把模型运行 30 次，需要几秒。）
 
 # %% key="own_stub"
 import torch
