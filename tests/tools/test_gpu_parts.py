@@ -127,11 +127,18 @@ def test_the_real_tree_has_the_parts_that_are_promised_in_the_order_of_their_val
     )
     assert list(parts)[:2] == ["smoke", "tests-kernels"]
     assert list(parts)[-1] == "sanitizer"
+    assert set(parts) <= set(EXPECTED_S), "a part without minutes"
     values = [part.value for part in parts.values()]
     assert values == sorted(values)
     assert dict(parts["csan-engine"].variables) == {"TORCH_CUDA_SANITIZER": "1"}
     assert parts["csan-engine"].files == parts["tests-engine"].files
     assert parts["sanitizer"].files == (SANITIZER,)
+    later = {
+        "tests-engine": ["tests/engine/test_decoders_gpu.py", "tests/engine/test_sampler.py"],
+        "tests-nano": ["tests/nano/test_llm_gpu.py"],
+        "tests-course": ["tests/course/test_monitor_gpu.py"],
+    }
+    assert all(set(files) <= set(parts[name].files) for name, files in later.items())
     assert {Path(name).stem.split("_")[0] for name in parts["lessons-first"].files[1:]} >= {"10", "11a", "16"}
     assert not set(parts["lessons-first"].files[1:]) & set(parts["lessons"].files)
     assert "tests/memory/allocator/test_gpu.py" in parts["tests-memory"].files

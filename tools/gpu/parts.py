@@ -30,12 +30,13 @@ ORDER = (
         *("allocator-traces", "eviction_throughput", "offload"),
     ),
     ("lessons-first",),
+    ("tests-nano", "tests-course"),
     (),
     ("csan-engine", "csan-cache", "sanitizer"),
 )
 # Seconds until a run has said better; what is not here is taken for long.
 EXPECTED_S = {
-    **{"smoke": 60, "tests-kernels": 420, "tests-engine": 180, "tests-cache": 90, "tests-memory": 150},
+    **{"smoke": 60, "tests-kernels": 420, "tests-engine": 240, "tests-cache": 90, "tests-memory": 150},
     **{"kernels-decode": 300, "kernels-quantized": 60, "kernels-latent": 60, "kernels-prefill": 60},
     **{"kernels-storage": 30, "kernels-sweep": 240, "engine-decode": 60, "engine-host": 30, "bandwidth": 30},
     **{
@@ -43,9 +44,11 @@ EXPECTED_S = {
         "offload": 60,
         "eviction_throughput": 120,
         "lessons-first": 60,
-        "lessons": 180,
+        "lessons": 300,
     },
-    **{"tests-eviction": 120, "tests-course": 60, "csan-engine": 300, "csan-cache": 150, "sanitizer": 400},
+    **{"engine-mixed": 300, "engine-prefix": 300, "engine-skewed": 300, "eviction-steps": 240},
+    **{"kv_bytes": 60, "malloc": 30, "tests-nano": 90},
+    **{"tests-eviction": 120, "tests-course": 60, "csan-engine": 400, "csan-cache": 150, "sanitizer": 400},
 }
 UNKNOWN_S = 300
 SMOKE_LIMIT_S = 120  # it takes a minute; a cold disk may take another
