@@ -22,16 +22,17 @@
 #
 # **How long must a decode step take, and what does the GPU wait for?**
 #
-# Two numbers of the model and two of the card answer it. Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
-# %% [markdown] key="question" lang="zh" src="86ae95f3"
+# The bytes and the FLOPs of a step and two numbers of the card, its bandwidth and its FLOP rate, answer it. (A FLOP is one multiplication or one addition.)
+# Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
+# %% [markdown] key="question" lang="zh" src="36c39f9c"
 # ## 问题
 #
 # `nvidia-smi` 显示 GPU 利用率 100%，token 却出得很慢，Tensor Core 也几乎无事可做。
-# 因为它统计的是有 kernel 在运行的时间比例，等显存的 kernel 也算在内。
+# 这是因为利用率统计的是有 kernel 在运行的时间占多少，而等显存的 kernel 也算在运行。
 #
 # **一步解码至少要多久？GPU 在等什么？**
 #
-# 模型的两个数加上显卡的两个数就能回答。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
+# 要回答这个问题，只需要一步的字节数和 FLOP（一次乘法或一次加法算一个 FLOP），再加上显卡的带宽和算力。下面是 Qwen3-8B 在 H200 上的一步解码，分别有 1、8、32 条序列，每条 4,096 个 token：
 
 # %% key="first" lang="en"
 from minikv.course.diagrams import step_times
@@ -164,10 +165,12 @@ Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items(
 
 # %% [markdown] key="step_formula" lang="en"
 # The middle formula is the intensity at which both parts take equally long. Below it the device waits for memory, above it for arithmetic.
+# The right one is the **roofline** itself: the rate that work of intensity $I$ can reach at most. Up to the ridge it rises with $\beta I$, and after it stays at $\pi$, like a slanted roof that ends in a flat one.
 #
 # For one decode step of $B$ sequences that see $n$ tokens each, bytes and FLOPs are:
-# %% [markdown] key="step_formula" lang="zh" src="afbddefe"
+# %% [markdown] key="step_formula" lang="zh" src="352e9549"
 # 中间的式子是两部分耗时相等时的算术强度。低于这个值，设备在等显存；高于这个值，设备在等算力。
+# 右边的式子就是 **Roofline**（屋顶线），即算术强度为 $I$ 的计算每秒最多能做多少 FLOP。在两部分耗时相等的那一点之前，它按 $\beta I$ 上升，之后停在 $\pi$ 不变，形状像一段斜屋顶接一段平屋顶。
 #
 # 具体到一步解码：$B$ 条序列，每条能看到 $n$ 个 token，那么字节数和 FLOP 分别是：
 
@@ -196,11 +199,12 @@ Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items(
 # - $F = 1 \cdot (15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) = 17{,}156{,}800{,}512$ FLOP
 # - $I = 17{,}156{,}800{,}512 / 15{,}546{,}720{,}256 = 1.10$ FLOP/byte, and $I_{\text{ridge}} = 312{,}000 / 2{,}039 = 153$
 # - $T \ge 15{,}546{,}720{,}256 / (2{,}039 \cdot 10^9) = 7.62$ ms; the arithmetic alone would need $17{,}156{,}800{,}512 / (312 \cdot 10^{12}) = 0.055$ ms
+# - $\text{FLOP/s} \le \min(312 \cdot 10^{12},\ 2{,}039 \cdot 10^9 \cdot 1.10) = 2.25 \cdot 10^{12}$: memory lets the step do 2.25 of the card's 312 TFLOP/s
 #
 # One multiplication and one addition count as two FLOPs.
 # A 16-bit weight is 2 bytes and costs 2 FLOPs for each token, so with one sequence $f / W$ is **1 FLOP per byte**.
 # The next cell splits the step into these two parts, and the one after it compares the whole with four ridge points.
-# %% [markdown] key="symbols" lang="zh" src="adb03f4e"
+# %% [markdown] key="symbols" lang="zh" src="4625f8ed"
 # | 符号 | 含义 | 单位 | 本例取值：A100 SXM 80GB 上的 Llama-3.1-8B |
 # |---|---|---|---|
 # | $\beta$、$\pi$ | 设备的带宽和算力 | 字节/秒、FLOP/秒 | 2,039 · 10⁹、312 · 10¹² |
@@ -222,6 +226,7 @@ Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items(
 # - $F = 1 \cdot (15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) = 17{,}156{,}800{,}512$ FLOP
 # - $I = 17{,}156{,}800{,}512 / 15{,}546{,}720{,}256 = 1.10$ FLOP/字节，而 $I_{\text{ridge}} = 312{,}000 / 2{,}039 = 153$
 # - $T \ge 15{,}546{,}720{,}256 / (2{,}039 \cdot 10^9) = 7.62$ 毫秒；如果只看计算，$17{,}156{,}800{,}512 / (312 \cdot 10^{12}) = 0.055$ 毫秒就够了
+# - $\text{FLOP/s} \le \min(312 \cdot 10^{12},\ 2{,}039 \cdot 10^9 \cdot 1.10) = 2.25 \cdot 10^{12}$，也就是说，受带宽所限，这一步只能用上 312 TFLOP/s 中的 2.25
 #
 # 这里一次乘法加一次加法算两个 FLOP。
 # 16 位的权重占 2 字节，每个 token 用它做 2 个 FLOP，所以只有一条序列时，$f / W$ 是 **1 FLOP/字节**。
@@ -272,26 +277,26 @@ Table(head, rows, right=head[1:])
 #
 # You will often read that decode attention does about 10 FLOPs per byte, on a GPU that could do 200, so that the GPU waits 95 % of the time.
 # The conclusion sounds right, so let us check the 10.
-# Attention reads K and V of a cached token. For each pair of elements, and for every query head that uses them, it does 4 FLOPs: a multiplication and an addition in $QK^\top$, and the same in $PV$.
+# Attention reads K and V of a cached token. For each pair of elements, one of K and one of V, and for every query head that uses them, it does 4 FLOPs: a multiplication and an addition in $QK^\top$, and the same in $PV$.
 # For one token of one layer of Llama-3.1-8B, with 32 query heads, 8 KV heads, `head_dim` 128 and 2 bytes an element, that is
 #
 # $$\frac{4 \cdot 32 \cdot 128}{2 \cdot 8 \cdot 128 \cdot 2} = \frac{16{,}384\ \text{FLOP}}{4{,}096\ \text{B}} = 4\ \text{FLOP/byte}$$
-# %% [markdown] key="source" lang="zh" src="8ae23a3f"
+# %% [markdown] key="source" lang="zh" src="96dcc142"
 # ## 注意力每字节做多少 FLOP
 #
 # 常见的说法是，解码时注意力大约做 10 FLOP/字节，而 GPU 能做到约 200，所以有 95% 的时间在等。
 # 结论听上去没错，但这个 10 要先核对一下。
-# 注意力读出一个缓存 token 的 K 和 V。对其中每一对元素、每个用到它的 query 头，要做 4 个 FLOP，因为 $QK^\top$ 里有一次乘法和一次加法，$PV$ 里又有一次乘法和一次加法。
+# 注意力读出一个缓存 token 的 K 和 V。对其中每一对元素（K、V 各一个）、每个用到它的 query 头，要做 4 个 FLOP，因为 $QK^\top$ 里有一次乘法和一次加法，$PV$ 里又有一次乘法和一次加法。
 # 例如 Llama-3.1-8B 有 32 个 query 头、8 个 KV 头，`head_dim` 是 128，每个元素 2 字节，那么一层、一个 token 就是
 #
 # $$\frac{4 \cdot 32 \cdot 128}{2 \cdot 8 \cdot 128 \cdot 2} = \frac{16{,}384\ \text{FLOP}}{4{,}096\ \text{字节}} = 4\ \text{FLOP/字节}$$
 
 # %% key="source_check" lang="en"
 ridge = gpu_roof(find_gpu("H200")).ridge
-rows = [("said to be", "10.0", f"{1 - 10 / 200:.1%} of 200")]
+rows = [("said to be", "10.0", f"{1 - 10 / 200:.1%} (ridge 200)")]
 for model in ("Llama-2-7B", "Llama-3.1-8B", "Llama-3.1-70B"):
     intensity = decode_work(model, 1, 4096).attention_intensity
-    rows.append((model, f"{intensity:.1f}", f"{1 - intensity / ridge:.1%} of {ridge:.0f}"))
+    rows.append((model, f"{intensity:.1f}", f"{1 - intensity / ridge:.1%} (ridge {ridge:.0f})"))
 Table(["attention of", "FLOP/byte", "waiting"], rows, right=["FLOP/byte", "waiting"])
 
 # %% key="source_check" lang="zh"
@@ -513,7 +518,7 @@ rows = [(name, f"{gb_s:.2f}", f"{gb_s / measured['coalesced']:.1%}") for name, g
 Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相当于合并访存的"])
 
 # %% [markdown] key="patterns_read" lang="en"
-# Each read counts as 12 bytes of data and index and 4 bytes written. Only the 4 bytes of data lie in another place each time.
+# Each read counts as 16 bytes: 4 of data, 8 of its index and 4 written to the result. Only the 4 bytes of data lie in another place each time, the other 12 are always read and written in order.
 #
 # A CPU core works through the list one entry after another, so the same patterns matter here, for another reason.
 # A CPU thread is fast if what it reads *next* is a neighbour of what it has just read. A warp is fast if what its threads read *at the same time* are neighbours.
@@ -521,8 +526,8 @@ Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相�
 # Rows of 256 bytes in random order are several times faster than single elements. But at the beginning of each row the CPU has to wait again.
 # `random_blocks` keeps 16 rows together, 4 KiB, like a block of 16 tokens, and comes much nearer to the speed of memory order.
 # This is why the blocks of a cache can lie anywhere, while the contents of one block have to lie together.
-# %% [markdown] key="patterns_read" lang="zh" src="134f5e90"
-# 每次读取按 12 字节（数据加下标）计，另写 4 字节，其中位置被打乱的只有那 4 字节的数据。
+# %% [markdown] key="patterns_read" lang="zh" src="736e8f68"
+# 每取一个元素按 16 字节计，其中数据 4 字节、下标 8 字节、写出结果 4 字节。位置被打乱的只有那 4 字节的数据，其余 12 字节始终按次序读写。
 #
 # CPU 核心是逐项处理这张表的，所以同样的访问模式在这里也有快慢之分，只是原因不同。
 # 对 CPU 线程来说，**先后**读到的元素相邻才快；对 warp 来说，**同时**读到的元素相邻才快。
@@ -581,13 +586,13 @@ show(widget)
 # ## What a larger batch changes, and what it doesn't
 #
 # If you add sequences, they read the same weights: W moves to the right, by 1 FLOP per byte for each sequence.
-# In 16 bit it reaches the ridge point with as many sequences as the ridge point says, 206 on an H200.
+# In 16 bit it reaches the ridge point with as many sequences as the ridge point says, about 206 on an H200.
 # That sounds easy. The next question shows why it isn't.
-# %% [markdown] key="batch" lang="zh" src="8a513a6b"
+# %% [markdown] key="batch" lang="zh" src="f7369f71"
 # ## 增大 batch，哪部分的算术强度会变，哪部分不变
 #
 # 增加序列，读的还是同一份权重，所以每多一条序列，W 就向右移动 1 FLOP/字节。
-# 16 位时，拐点是多少，就要多少条序列才能走到，例如 H200 是 206 条。
+# 16 位时，拐点是多少，就要多少条序列才能走到，例如 H200 约为 206 条。
 # 听起来不难，但实际上很难做到。先做下面这道题，就知道为什么。
 
 # %% key="predict_gain"
@@ -638,10 +643,10 @@ Table(head, rows, right=head[1:3])
 # %% [markdown] key="gain_read" lang="en"
 # The batch shares the weights, but **each** sequence brings a cache of its own. (The last batch is arithmetic only: weights and caches don't fit on the card together.)
 # A new sequence adds FLOPs and bytes in the same proportion, so A stays where it is.
-# With many sequences the caches outweigh the weights, and the intensity of the whole step approaches that of one sequence without the weights: $(f + n a) / (n k)$.
+# With many sequences the caches outweigh the weights, and the intensity of the whole step approaches that of one sequence without the bytes of the weights: $(f + n a) / (n k)$.
 # For 4,096 tokens that is $(15{,}009{,}316{,}864 + 4{,}096 \cdot 524{,}288) / (4{,}096 \cdot 131{,}072) = 32$ FLOP/byte, far below 206.
 # If the limit lies below the ridge point, no batch makes the step compute-bound:
-# %% [markdown] key="gain_read" lang="zh" src="17374c8c"
+# %% [markdown] key="gain_read" lang="zh" src="c286de39"
 # 权重由整个 batch 共用，缓存却是**每条**序列各有一份。（最后一行只是算术，权重加缓存，这块卡放不下。）
 # 新增一条序列，FLOP 和字节按同样的比例增加，所以 A 的位置不变。
 # 序列多了以后，缓存的字节远远超过权重，整步的算术强度就趋于“一条序列、不计权重字节”的值：$(f + n a) / (n k)$。
@@ -723,12 +728,22 @@ Table(head, rows, right=head[3:])
 # GQA multiplies the intensity by the size of the group, and an fp8 cache doubles it.
 #
 # MLA is far away from all of them. Its 128 heads read one latent, and with absorbed matrices ([lesson 03](03_the_2_86x_mistake.ipynb)) they do over 200 FLOPs with each byte.
-# %% [markdown] key="heads_read" lang="zh" src="5b9ba2b3"
+# DeepSeek-V3's latent of 576 elements is used twice by each head, all of it as K and its first 512 elements as V:
+#
+# $$\frac{128 \cdot 2 \cdot (576 + 512)}{576 \cdot 2} = \frac{278{,}528\ \text{FLOP}}{1{,}152\ \text{B}} = 241.8\ \text{FLOP/byte}$$
+#
+# That is more than the 206 of an H200. So each further token of context raises the intensity of the whole step, and this is why DeepSeek-V3's row in the last table ran the other way.
+# %% [markdown] key="heads_read" lang="zh" src="5fef67b9"
 # KV 头与 query 头一样多时，注意力只有 1 FLOP/字节，几乎所有时间都在等显存。
 # 这时算得再快也没用，两次运行的时间几乎一样，正是 Roofline 所预测的。
 # 换成 GQA，强度乘以组的大小；换成 fp8 缓存，再乘 2。
 #
 # MLA 则完全不同。128 个头读同一个潜在向量（latent），采用矩阵吸收（[第 03 课](03_the_2_86x_mistake.ipynb)）后，每字节要做 200 多个 FLOP。
+# 例如 DeepSeek-V3 的潜在向量有 576 个元素，每个头用它两次，一次全部当作 K，一次把前 512 个元素当作 V：
+#
+# $$\frac{128 \cdot 2 \cdot (576 + 512)}{576 \cdot 2} = \frac{278{,}528\ \text{FLOP}}{1{,}152\ \text{字节}} = 241.8\ \text{FLOP/字节}$$
+#
+# 这比 H200 的 206 大。所以上下文每多一个 token，整步的算术强度就升高一点，上一张表里 DeepSeek-V3 那一行的趋势因此相反。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -811,18 +826,18 @@ Table(["", "GB/s", "占 2 TB/s 的比例"], rows, right=["GB/s", "占 2 TB/s 的
 # ## Recap
 #
 # A step takes at least the larger of bytes / bandwidth and FLOPs / FLOP rate: 7.62 ms for Llama-3.1-8B with 4,096 tokens on an A100, while its arithmetic needs 0.055 ms.
-# All sequences share one reading of the weights, so in 16 bit their part reaches the ridge point of an H200 with about 206 sequences. Each sequence reads its own cache, so no batch changes the intensity of attention, and at 4,096 tokens the step ends at 32 FLOP/byte.
+# All sequences share one reading of the weights, so in 16 bit their part reaches the ridge point of an H200 with about 206 sequences. Each sequence reads its own cache, so no batch changes the intensity of attention, and at 4,096 tokens each the whole step of Llama-3.1-8B never gets past 32 FLOP/byte.
 # With a 16-bit cache, attention does 1 FLOP per byte in MHA, as many as the group has heads in GQA (4 in Llama-3.1-8B), and over 200 in absorbed MLA.
 # A bandwidth belongs to a working set and to an order of reading: 32 threads that read from 32 places move 1,024 bytes for the 128 that they asked for.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="5f8526d4"
+# %% [markdown] key="self" lang="zh" src="8ad0f7e5"
 # ## 本课小结
 #
 # 一步的最短时间，是“字节数 / 带宽”和“FLOP / 算力”中较大的那个。例如 Llama-3.1-8B、4,096 个 token，在 A100 上是 7.62 毫秒，其中计算只需要 0.055 毫秒。
-# 权重由整个 batch 共读一次，所以 16 位时，H200 上约 206 条序列就能让权重部分到达拐点；缓存则是每条序列各读一份，batch 再大，注意力的算术强度也不变，4,096 个 token 时整步最终只有 32 FLOP/字节。
+# 权重由整个 batch 共读一次，所以 16 位时，H200 上约 206 条序列就能让权重部分到达拐点；缓存则是每条序列各读一份，batch 再大，注意力的算术强度也不变，每条 4,096 个 token 时，Llama-3.1-8B 整步的算术强度怎么也超不过 32 FLOP/字节。
 # 缓存为 16 位时，注意力每字节做的 FLOP 是：MHA 为 1，GQA 等于组的大小（Llama-3.1-8B 是 4），矩阵吸收后的 MLA 超过 200。
 # 说带宽，必须同时说清工作集和读取的次序。例如 32 个线程从 32 个地方读，请求的是 128 字节，搬运的却是 1,024 字节。
 #

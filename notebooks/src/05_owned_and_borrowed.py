@@ -169,13 +169,13 @@ Table(["分配的字节数", "MiB", "MB"], [(total, f"{total / 2**20:g}", f"{tot
 # ## The borrower that outlives its owner
 #
 # What happens if `a` goes first? To watch it without a crash, we build the C++ class over a small tensor that plays the GPU's memory.
-# `malloc` takes the first hole that is large enough, `free` makes a hole, and `end` plays the destructor.
+# `malloc` takes the first hole, which is always large enough here, `free` makes a hole at the front of the list, and `end` plays the destructor.
 # The small tensor itself is never freed, so every read is safe.
-# %% [markdown] key="dangle" lang="zh" src="1786537a"
+# %% [markdown] key="dangle" lang="zh" src="e2277c94"
 # ## 比拥有者活得更久的借用者
 #
 # 如果 `a` 先析构，会怎么样？为了安全地观察，我们用一个小张量充当显存，在上面实现那个 C++ 类。
-# `malloc` 取第一个足够大的空洞，`free` 留下一个空洞，`end` 相当于析构函数。
+# `malloc` 取第一个空洞（在这个例子里总是够大），`free` 把还回的一段放到空洞列表的最前面，`end` 相当于析构函数。
 # 小张量本身从不释放，所以怎么读都不会崩溃。
 
 # %% key="cpp_class"
@@ -466,11 +466,11 @@ show(storage_views(seen, "zh"))
 # %% [markdown] key="sliding_read" lang="en"
 # After the prefill the layer *shows* 15 tokens, since the next one completes the window of 16. But it *holds* the whole prompt, more than ten times as much.
 # The next step makes a new tensor, so the prompt is freed.
-# The planner computes both numbers: `bytes_for` counts what is cached, and `held_bytes_for` the storage behind it.
-# %% [markdown] key="sliding_read" lang="zh" src="1b362732"
+# The planner computes both numbers: `bytes_for` counts what is cached, and `held_bytes_for` the storage behind it. Its `step` is how many tokens the model has read at once, 160 in the prefill and 1 in a decode step.
+# %% [markdown] key="sliding_read" lang="zh" src="0fad66ab"
 # 预填充之后，这一层**看到**的只有 15 个 token（加上下一个正好凑满窗口 16），**占住**的却是整个提示词，是前者的十倍还多。
 # 到下一步会生成新的张量，整个提示词占的内存这才释放。
-# 这两个数规划器都能算：`bytes_for` 算缓存的内容，`held_bytes_for` 算背后的存储。
+# 这两个数规划器都能算：`bytes_for` 算缓存的内容，`held_bytes_for` 算背后的存储，其中 `step` 是模型刚才一次读入的 token 数，预填充时是 160，解码时是 1。
 
 # %% key="sliding_spec" lang="en"
 spec = CacheSpec.from_config(model.config)
@@ -628,13 +628,13 @@ arena.close()
 show(arena_loans(arena.report(), t("lang")))
 
 # %% [markdown] key="arena_read" lang="en"
-# It refuses. The row is a view of a tensor whose name is long gone, and the arena found it all the same.
+# It refuses, and counts the whole loan of 2,052,096 B and not only the row. Once the row is copied and deleted, `close` works. The row is a view of a tensor whose name is long gone, and the arena found it all the same.
 # This works because each loan is a storage of its own over the arena's memory. torch counts the references to that storage, so one look covers all views.
 # torch can't count a bare address, such as a `data_ptr()` that another library keeps or that a captured CUDA graph (kernels recorded once and replayed at the same addresses) has stored.
 #
 # Python itself refuses in the same way while numpy borrows a buffer:
-# %% [markdown] key="arena_read" lang="zh" src="5240df62"
-# 结果是拒绝归还。那一行是个视图，原来的张量早已没有名字，arena 还是查到了。
+# %% [markdown] key="arena_read" lang="zh" src="d1604ff0"
+# 结果是拒绝归还，而且报出的是整个借出张量的 2,052,096 字节，不只是那一行。把那一行复制出来再删掉，`close` 才成功。那一行是个视图，原来的张量早已没有名字，arena 还是查到了。
 # 原因在于，每借出一个张量，就在 arena 的内存上为它单独建一个存储。torch 会对这个存储的引用计数，所以查一次计数，就知道还有没有视图在用。
 # torch 数不到的是裸地址，例如另一个库保存的 `data_ptr()`，或者已捕获的 CUDA 图（kernel 只录制一次，以后按同样的地址重放）里记下的地址。
 #
@@ -715,7 +715,7 @@ Table(["得到的张量", "share_storage", "ownership 的回答"], rows)
 # **Memory from outside.**
 # Next, numpy owns the memory, torch borrows it, and both can write. The 5 that torch writes appears in the numpy array:
 # %% [markdown] key="break_alias_read" lang="zh" src="860a8cee"
-# 只有最后两个是。`contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
+# 只有最后两个是（表中 owner 是拥有者，view 是视图）。`contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
 # `detach()` 切断的是梯度，内存仍然共用；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者，所以这时要用 `share_storage` 来查。
 # `clone()` 一定会复制。
 #
