@@ -82,8 +82,8 @@ show(growing(steps, cache.max_seq, "zh"))
 #
 # The room can cost far more than in the drawing. Qwen3.6-35B-A3B has 40 layers, 10 of them with attention.
 # Suppose that an engine reserves room for `max_seq` tokens in each session, and that a conversation uses 300 of them.
-# In the next cell, `slope` is what one more token costs in all layers together.
-# %% [markdown] key="able" lang="zh" src="e4815c22"
+# In the next cell, `slope` is what one more token costs in all layers together: K and V of 10 layers with 2 KV heads of 256 elements in 2 bytes, $2 \cdot 10 \cdot 2 \cdot 256 \cdot 2 = 20{,}480$ B.
+# %% [markdown] key="able" lang="zh" src="d025a2cc"
 # 走完六步，两种存法里都是 1.1 MB，但 `torch.cat` 一路上复制了 4.0 MB，线性缓存一个字节也没有复制。代价是 12 个位置里还空着两个。
 #
 # 学完本课，你能够：
@@ -98,7 +98,7 @@ show(growing(steps, cache.max_seq, "zh"))
 #
 # 实际浪费的比例可以比图里大得多。例如 Qwen3.6-35B-A3B 有 40 层，其中 10 层是注意力层。
 # 假设引擎为每个会话预留 `max_seq` 个 token 的位置，而一段对话只用到 300 个。
-# 下一个单元格里的 `slope`，是再增加一个 token 时，所有层合计要多占的字节数。
+# 下一个单元格里的 `slope`，是再增加一个 token 时，所有层合计要多占的字节数。这个模型的 10 个注意力层各有 2 个 KV 头，每头 256 个元素，每个元素 2 字节，K 和 V 合起来是 $2 \cdot 10 \cdot 2 \cdot 256 \cdot 2 = 20{,}480$ 字节。
 
 # %% key="answer" lang="en"
 from minikv.course import Table
@@ -283,7 +283,7 @@ Table(["是什么", "离起点的元素数", ""], rows)
 # 按什么顺序排列，各个引擎有不同的选择。下面是 4 个 token、2 个头、每头 16 个元素的三种布局。
 # 第一种是线性缓存的。第二种是我们的分页缓存的，同一个 token 的各个头相邻。第三种把一个头的 K 和 V 放在一起。
 
-# %% key="layouts"
+# %% key="layouts" lang="en"
 from minikv.cache import PagedKVCache
 from minikv.course.diagrams import kv_layouts
 
@@ -296,7 +296,22 @@ layouts = {
     "PagedKVCache [2, layers, blocks, block_size, kv_heads, head_dim]": pages,
     "[blocks, block_size, kv_heads, 2 * head_dim]": (beside[..., :16], beside[..., 16:]),
 }
-show(kv_layouts(layouts, t("lang")))
+show(kv_layouts(layouts, "en"))
+
+# %% key="layouts" lang="zh"
+from minikv.cache import PagedKVCache
+from minikv.course.diagrams import kv_layouts
+
+k, v = LinearKVCache(spec, batch=1, max_seq=4).layer(0)  # [batch, KV 头, max_seq, 头维度]
+block = PagedKVCache(spec, num_blocks=1, block_size=4).layer(0)
+pages = [part[0].transpose(0, 1) for part in (block.k, block.v)]  # 原来是 [块, 块大小, KV 头, 头维度]
+beside = torch.zeros(4, 2, 2 * 16).transpose(0, 1)  # [KV 头, 块大小, 2 × 头维度]
+layouts = {
+    "LinearKVCache [layers, batch, 2, kv_heads, max_seq, head_dim]": (k[0], v[0]),
+    "PagedKVCache [2, layers, blocks, block_size, kv_heads, head_dim]": pages,
+    "[blocks, block_size, kv_heads, 2 * head_dim]": (beside[..., :16], beside[..., 16:]),
+}
+show(kv_layouts(layouts, "zh"))
 
 # %% [markdown] key="layouts_read" lang="en"
 # The three layouts hold the same 256 elements. They differ only in their strides:
@@ -305,23 +320,25 @@ show(kv_layouts(layouts, t("lang")))
 # |---|---|---|---|
 # | from a token to the next, in one head | 16 | 32 | 64 |
 # | from a head to the next, in one token | 64 | 16 | 32 |
-# | from K to V of one token and head | 128 | 128 | 16 |
+# | from K to V of one token and head | 128 | 512 | 16 |
 #
 # In our linear cache all the keys of one head form one piece. Attention walks along a head, so each address that it reads follows the one before. A new token costs four writes here, one for each head of K and of V.
 # In the paged cache it is the other way round: a token is written in two pieces, but the keys of a head lie 32 elements apart.
+# Its first dimension is the 2 of K and V, so K of all 4 layers comes before the first V: 4 layers of 128 elements make the 512.
 #
 # You have to tell a kernel these strides. If it gets those of another layout, it reads V where it expects K, and no error is raised ([lesson 10](10_kernels.ipynb)).
-# %% [markdown] key="layouts_read" lang="zh" src="2a347f64"
+# %% [markdown] key="layouts_read" lang="zh" src="6d83fa96"
 # 三种布局存的是同样的 256 个元素，区别只在步幅：
 #
 # | 相距多少个元素 | 线性 | 分页 | K、V 相邻 |
 # |---|---|---|---|
 # | 同一个头，从一个 token 到下一个 | 16 | 32 | 64 |
 # | 同一个 token，从一个头到下一个 | 64 | 16 | 32 |
-# | 同一个 token 和头，从 K 到 V | 128 | 128 | 16 |
+# | 同一个 token 和头，从 K 到 V | 128 | 512 | 16 |
 #
 # 在线性缓存里，一个头的所有 key 连成一段。注意力沿着一个头往下读，下一个地址总是紧挨着上一个，所以读起来最顺。代价是写一个新 token 要写四处，K 和 V 的每个头各一处。
 # 分页缓存正好相反，一个 token 只写两处，但一个头的相邻两个 key 相距 32 个元素。
+# 它的第一维是 K 和 V 的那个 2，全部 4 层的 K 都排在第一个 V 之前，每层 128 个元素，所以从 K 到 V 相距 512。
 #
 # 因此必须把步幅告诉 kernel。如果给的是另一种布局的步幅，它会在本该是 K 的地方读到 V，而且不会报错（[第 10 课](10_kernels.ipynb)）。
 
@@ -654,7 +671,7 @@ tiny.k[0, :, :, 0, 0]  # [blocks, block_size] of layer 0, first head, first elem
 # %% key="nano_write_run" lang="zh"
 tiny = KVCache(spec, num_blocks=3, block_size=4, dtype=torch.float32, device=device)
 slots = torch.tensor([8, 9, 10, 11, 1], device=device)  # 块 2 里四个，块 0 里一个
-key = torch.arange(1.0, 6.0, device=device)[:, None, None].expand(5, 2, 16)  # [T, kv_heads, head_dim]
+key = torch.arange(1.0, 6.0, device=device)[:, None, None].expand(5, 2, 16)  # [T, KV 头, 头维度]
 tiny.write(0, key, -key, slots)
 tiny.k[0, :, :, 0, 0]  # 第 0 层、第一个头、第一个元素：[块数, 块大小]
 
@@ -663,13 +680,13 @@ tiny.k[0, :, :, 0, 0]  # 第 0 层、第一个头、第一个元素：[块数, �
 # `write` counts nothing, because the block tables say which token is where ([lesson 09](09_pages_and_blocks.ipynb)).
 # (You write this function in exercise 06.5.)
 #
-# A table costs something only when you read. The next cell compares the time of taking a view of one long row with that of `gather`, which copies the blocks together.
-# %% [markdown] key="nano_write_read" lang="zh" src="147d6c9b"
+# A table costs time when you read. The next cell compares two ways of getting at K and V of 16,000 tokens. Taking views of one long row copies nothing, however long the row is. `gather` follows the table and copies 1,000 blocks, 3.9 MiB, into one piece, and takes many times as long.
+# %% [markdown] key="nano_write_read" lang="zh" src="46babf3d"
 # 五个 token（可能来自两条序列）只用一次赋值就写进了各自的槽位，块 1 没有动过。
 # `write` 并不计数，因为哪个 token 在哪里，都记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # （练习 06.5 就是写这个函数。）
 #
-# 使用块表，花时间的是读取。下面计时比较两种读法，一种是取一个长行的视图，另一种是用 `gather` 把各块收集到一起。
+# 使用块表，花时间的是读取。下面比较取得 16,000 个 token 的 K 和 V 的两种办法。取一个长行的视图不复制任何东西，行再长也一样快；`gather` 则要按块表把 1,000 个块、共 3.9 MiB 复制到一起，时间是前者的许多倍。
 
 # %% key="read_time" tags="timing" lang="en"
 from timeit import repeat
@@ -801,8 +818,8 @@ show(places(rows, "zh"))
 #
 # Attention over a batch often reads all `max_seq` places and masks those behind the length, which gives them the weight 0.
 # So it shouldn't matter what lies there.
-# The next cell puts a NaN in the last place of row 1, nine places behind its length, and checks the result for NaN before and after.
-# %% [markdown] key="break_longest_read" lang="zh" src="6725cf67"
+# The next cell puts a NaN in the last place of row 1, place 15, while the row's length is 6, and checks the result for NaN before and after.
+# %% [markdown] key="break_longest_read" lang="zh" src="98a946fb"
 # 第 1 行的新 token 应该写在位置 5，却写到了位置 12。
 # 提交之后，这一行的长度是 6。于是注意力会去读空着的位置 5，却永远读不到那个 token。
 # 最长的那一行总是对的；各行等长的测试也都能通过。
@@ -811,7 +828,7 @@ show(places(rows, "zh"))
 #
 # 批量计算注意力时，常常把 `max_seq` 个位置全部读进来，再用掩码遮住长度之后的位置，使它们的权重为 0。
 # 那么那里放着什么，似乎都没有关系。
-# 下面在第 1 行的最后一个位置（在长度之后第 9 个）放一个 NaN，比较前后的结果里有没有 NaN。
+# 下面在第 1 行的最后一个位置（位置 15，而这一行的长度是 6）放一个 NaN，比较前后的结果里有没有 NaN。
 
 # %% key="break_nan" lang="en"
 query = torch.ones(2, 2, 1, 16, device=device)  # [batch, heads, 1 token, head_dim]

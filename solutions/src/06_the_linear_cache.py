@@ -71,7 +71,8 @@ check("06.2", wasted_bytes)
 # - `read(layer, row)`: K and V of the counted tokens, `[kv_heads, length, head_dim]` each.
 #
 # The check writes every layer and commits once, for several steps. Then it reads everything. There is always room.
-# %% [markdown] key="cache_task" lang="zh" src="057f55d1"
+# (A counterexample shows what each `read(layer, row)` returned. Every K holds its own place, 10,000 x (layer + 1) + 1,000 x head + 100 x row + position, and V is its negative. Padding is 999,999, and 0 is a place that was never written.)
+# %% [markdown] key="cache_task" lang="zh" src="060fcd4f"
 # ## 06.3 自己写一个线性缓存
 #
 # 请写出这个类。
@@ -81,6 +82,7 @@ check("06.2", wasted_bytes)
 # - `read(layer, row)`：已计数 token 的 K 和 V，形状都是 `[kv_heads, length, head_dim]`。
 #
 # 检查时会写入每一层，然后提交一次，这样走若干步，最后读出全部内容。位置总是够用。
+# （反例会列出每次 `read(layer, row)` 返回的内容。每个 K 的数值就是它自己的位置，即 10,000 ×（层 + 1）+ 1,000 × 头 + 100 × 行 + 位置，V 是它的相反数。补齐用的是 999,999，0 表示从没写过的位置。）
 
 # %% key="cache_stub"
 import torch

@@ -82,7 +82,7 @@ def run_steps(cache_class, layers: int, kv_heads: int, max_seq: int, steps: list
     for layer in range(layers):
         for row in range(batch):
             k, v = cache.read(layer, row)
-            seen[f"layer {layer}, row {row}"] = [k[..., -1].long().tolist(), v[..., 0].long().tolist()]
+            seen[f"read({layer}, {row})"] = [k[..., -1].long().tolist(), v[..., 0].long().tolist()]
     return seen
 
 
