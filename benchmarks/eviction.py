@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_cases import MEDIUM, SMALL
-from benchmarks.eviction_model import CAN, Read, make_texts, read_prompts, text_rows
+from benchmarks.eviction_model import Read, read_prompts, text_rows
 from benchmarks.eviction_published import published_details, published_lines
 from benchmarks.eviction_reset import reset_rows
 from benchmarks.eviction_steps import Sizes, step_rows
@@ -42,6 +42,7 @@ from minikv.eviction.policies.literature import (
 )
 from minikv.eviction.study.curves import FULL, STREAM, Fitted, Point, Setting, best, curve, lines
 from minikv.eviction.study.tasks import TASKS
+from minikv.eviction.study.text_suite import CAN, make_texts
 from minikv.eviction.study.text_tasks import TEXT_TASKS
 from minikv.models import load
 from minikv.plan import CacheSpec

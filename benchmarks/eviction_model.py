@@ -7,16 +7,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.kernels_timing import Detailed, tell
 from benchmarks.report import Row
-from minikv.errors import check_count
 from minikv.eviction.study.curves import evicting_with, shared_out
 from minikv.eviction.study.suite import Evicting, no_eviction, wilson
-from minikv.eviction.study.text_tasks import Text, make_text
-
-CAN = 0.9  # of the answers: below it a task says more about the model than about an eviction
+from minikv.eviction.study.text_suite import CAN, same_tokens, say
+from minikv.eviction.study.text_tasks import Text
 
 
 @dataclass(frozen=True)
@@ -32,17 +28,6 @@ class Read:
     scope: str
     new: int
     seen: bool
-
-
-def make_texts(task: str, length: int, count: int, tokenizer: Any) -> list[Text]:
-    """``count`` texts of ``task`` of at most ``length`` tokens of ``tokenizer``, the new ones not counted."""
-
-    def count_tokens(text: str) -> int:
-        return len(tokenizer(text).input_ids)
-
-    return [
-        make_text(task, length=length, count_tokens=count_tokens, number=number) for number in range(count)
-    ]
 
 
 def read_prompts(file: Path) -> list[Text]:
@@ -75,7 +60,7 @@ def text_rows(
 
     Where the full cache knows nothing, no policy has kept anything, and its row does not hold.
     """
-    full = [say(model, tokenizer, text, read) for text in texts]
+    full = [_said(model, tokenizer, text, read) for text in texts]
     known = all(text.answers for text in texts)
     most = 1.0
     if known:
@@ -84,11 +69,13 @@ def text_rows(
         claim, unit = f"{name}: {what}, full cache", "% of the answers"
         yield Row(claim, 100 * most, 100, "all", unit, goal, most >= CAN)
     for kept, policy in product(read.kept, read.policies):
-        said = [say(model, tokenizer, text, read, policy, kept) for text in texts]
+        said = [_said(model, tokenizer, text, read, policy, kept) for text in texts]
         if known:
             found, unit, peer = _found(tokenizer, texts, said), "% of the answers", "full cache"
         else:
-            found = sum(_same(each, due) for each, due in zip(said, full, strict=True))
+            found = sum(
+                same_tokens(each, due) / max(1, len(due)) for each, due in zip(said, full, strict=True)
+            )
             unit, peer = "% of the tokens", "full cache's greedy tokens"
         low, high = wilson(found, len(texts))
         details = {"texts": len(texts), "95 %": [round(100 * low, 1), round(100 * high, 1)]}
@@ -98,44 +85,21 @@ def text_rows(
         yield Detailed(claim, 100 * found / len(texts), 100 * most, peer, unit, goal, holds, details)
 
 
-@torch.no_grad()
-def say(
+def _said(
     model: Any, tokenizer: Any, text: Text, read: Read, policy: str | None = None, kept: float = 1.0
 ) -> list[int]:
     """The token ids that ``model`` says behind the question. ``policy`` None is the full cache."""
-    context = tokenizer(text.context).input_ids
-    question = tokenizer(text.question, add_special_tokens=False).input_ids if text.question else []
-    ids = torch.tensor([context + question], device=model.device)
-    before = len(context) if question and not read.seen else ids.shape[1] - 1
-    check_count("tokens before the eviction", before)
-    evicting: Evicting = no_eviction
-    if policy is not None:
-        sizes = shared_out(max(1, round(kept * before)))
-        evicting = evicting_with(read.policies[policy], sizes, scope=read.scope)
-    said: list[int] = []
-    with evicting(model):
-        out = model(input_ids=ids[:, :before], use_cache=True, logits_to_keep=1)
-        fed = ids[:, before:]
-        ends = _ends(model)
-        while len(said) < read.new and not (said and said[-1] in ends):
-            out = model(input_ids=fed, past_key_values=out.past_key_values, use_cache=True, logits_to_keep=1)
-            fed = out.logits[:, -1:].argmax(-1)
-            said.append(int(fed))
-    return said
 
+    def evicting(tokens: int) -> Evicting:
+        if policy is None:
+            return no_eviction
+        sizes = shared_out(max(1, round(kept * tokens)))
+        return evicting_with(read.policies[policy], sizes, scope=read.scope)
 
-def _ends(model: Any) -> set[int]:
-    """The token ids that end an answer."""
-    ends = model.generation_config.eos_token_id
-    return {ends} if isinstance(ends, int) else set(ends or ())
+    return say(model, tokenizer, text, new=read.new, evicting=evicting, seen=read.seen)
 
 
 def _found(tokenizer: Any, texts: Sequence[Text], said: Sequence[list[int]]) -> float:
     """How many answers stand in what was said, a part for each text with several."""
     words = (tokenizer.decode(each, skip_special_tokens=True) for each in said)
     return sum(text.share(each) for text, each in zip(texts, words, strict=True))
-
-
-def _same(said: list[int], due: list[int]) -> float:
-    """The share of the tokens of ``due`` that ``said`` has in the same places."""
-    return sum(a == b for a, b in zip(said, due, strict=False)) / max(1, len(due))

@@ -1,6 +1,6 @@
 """The command line.
 
-    minikv plan | generate | watch | bench | simulate | check-log | lab | doctor | progress | my-engine
+    minikv plan | generate | watch | bench | evaluate | simulate | check-log | lab | doctor | progress | my-engine
 
 Each command is one file, with a few parts named after it; no other room imports this one.
 

@@ -15,6 +15,7 @@ from minikv.cli.ask import ask
 from minikv.cli.bench import bench
 from minikv.cli.check_log import check_log
 from minikv.cli.doctor import doctor
+from minikv.cli.evaluate import evaluate
 from minikv.cli.generate import generate
 from minikv.cli.lab import lab
 from minikv.cli.my_engine import my_engine
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate,
     "watch": watch,
     "bench": bench,
+    "evaluate": evaluate,
     "simulate": simulate,
     "check-log": check_log,
     "lab": lab,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import eviction, eviction_model, eviction_steps
+from benchmarks import eviction, eviction_steps
 from benchmarks.engine_cases import ModelShape
 from benchmarks.eviction import CHOOSING, FULL, H2O_SUM, MEASURING, Curve, curve_rows
 from benchmarks.eviction_model import Read, read_prompts, text_rows
@@ -17,6 +17,7 @@ from minikv.eviction.policies.literature import KeyDiff, StreamingLLM
 from minikv.eviction.study.curves import Point, Setting
 from minikv.eviction.study.suite import Score
 from minikv.eviction.study.tasks import make_cases
+from minikv.eviction.study.text_suite import same_tokens
 from minikv.eviction.study.text_tasks import Text
 from minikv.models import load
 
@@ -154,7 +155,7 @@ def test_prompts_without_answers_are_compared_with_the_full_cache():
     text = Text("ada paris the old cat sleeps ben oslo near a red door ? ada", "", ())
     (row,) = text_rows("it", "prompts", model, Words(tokenizer), [text], read)
     assert (row.ours, row.peer, row.holds) == (100, 100, True)
-    assert eviction_model._same([1, 2, 9], [1, 2, 3, 4]) == 0.5
+    assert same_tokens([1, 2, 9], [1, 2, 3, 4]) == 2
 
 
 def test_a_file_of_prompts(tmp_path):

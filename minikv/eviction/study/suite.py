@@ -14,7 +14,7 @@ same as with the model's own answers.
     (64, True)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import exp, sqrt
@@ -106,7 +106,6 @@ def answer(
     return sum(answers(model, cases, evicting=evicting, decode=decode, batch=batch), Score(0, 0))
 
 
-@torch.no_grad()
 def answers(
     model: Any,
     cases: Sequence[Case],
@@ -116,19 +115,34 @@ def answers(
     batch: int = 64,
 ) -> list[Score]:
     """As ``answer``, one ``Score`` for each case."""
+    found = span_logs(model, cases, evicting=evicting, decode=decode, batch=batch)
+    return [score for logs, some in found for score in scored(logs, some)]
+
+
+@torch.no_grad()
+def span_logs(
+    model: Any,
+    cases: Sequence[Case],
+    *,
+    evicting: Evicting = no_eviction,
+    decode: bool = False,
+    batch: int = 64,
+) -> Iterator[tuple[Tensor, Sequence[Case]]]:
+    """Yield log-probabilities [B, n - context, vocabulary] behind the span's tokens, on the CPU, and their B cases.
+
+    The arguments and errors are those of ``answer``.
+    """
     check_count("cases", len(cases))
     check_count("batch", batch)
     sizes = {(len(case.tokens), case.context) for case in cases}
     if len(sizes) > 1:
         raise ArgumentError("eviction_case_sizes", sizes=", ".join(map(str, sorted(sizes)[:3])))
-    scores: list[Score] = []
     for start in range(0, len(cases), batch):
         some = cases[start : start + batch]
         tokens = torch.from_numpy(np.stack([case.tokens for case in some])).to(model.device)
         with evicting(model):
             logits = _logits(model, tokens, some[0].context, decode)
-        scores += scored(logits.float().log_softmax(-1).cpu(), some)
-    return scores
+        yield logits.float().log_softmax(-1).cpu(), some
 
 
 def _logits(model: Any, tokens: Tensor, context: int, decode: bool) -> Tensor:

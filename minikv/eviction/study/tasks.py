@@ -118,6 +118,21 @@ def make_cases(task: str, count: int, *, seed: int = 0, length: int = 193, seen:
     return [_shown(case) for case in cases] if seen else cases
 
 
+def at_depth(case: Case, depth: float) -> Case:
+    """``case``, of one fact and one question, with the fact at ``depth`` of the context: 0 its beginning, 1 its end.
+
+    The other words keep their order. Raises ``ArgumentError`` for a depth outside 0 to 1.
+    """
+    if not 0 <= depth <= 1:
+        raise ArgumentError("out_of_range", what="depth", value=depth, low=0, high=1)
+    (asked,) = case.asked
+    (source,) = asked.sources
+    place = 1 + round(depth * (case.context - 3))  # between <bos> and the last two tokens of the context
+    fact = case.tokens[source - 1 : source + 1]
+    tokens = np.insert(np.delete(case.tokens, [source - 1, source]), [place, place], fact)
+    return Case(tokens, case.context, (GradedQuestion(asked.positions, asked.answers, (place + 1,)),))
+
+
 def stream_cases(count: int, *, seed: int = 0, length: int = 257, facts: int = 8) -> list[Case]:
     """Long texts that ask for their facts again and again, for an eviction that runs while they are read.
 

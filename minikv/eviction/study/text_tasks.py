@@ -65,12 +65,19 @@ class _TextQuestion:
 
 
 def make_text(
-    task: str, *, length: int, count_tokens: Callable[[str], int], seed: int = 0, number: int = 0
+    task: str,
+    *,
+    length: int,
+    count_tokens: Callable[[str], int],
+    seed: int = 0,
+    number: int = 0,
+    depth: float | None = None,
 ) -> Text:
     """Text ``number`` of ``task``, one of ``TEXT_TASKS``: context and question have at most ``length`` tokens.
 
-    ``count_tokens`` counts the tokens of a text. Raises ``ArgumentError`` for an unknown task, for a bad count, and for
-    a ``length`` that does not hold the needles and the question.
+    ``count_tokens`` counts the tokens of a text. ``depth``: where the needles stand, 0 the beginning and 1 the end;
+    None: anywhere. Raises ``ArgumentError`` for an unknown task, for a bad count, a depth outside 0 to 1, and for a
+    ``length`` that does not hold the needles and the question.
     """
     if task not in TEXT_TASKS:
         raise ArgumentError("unknown_choice", what="task", value=task, known=", ".join(TEXT_TASKS))
@@ -79,6 +86,10 @@ def make_text(
     random = np.random.default_rng([seed, number])
     asked = TEXT_TASKS[task](random)
     places = np.sort(random.random(len(asked.needles)))
+    if depth is not None:
+        if not 0 <= depth <= 1:
+            raise ArgumentError("out_of_range", what="depth", value=depth, low=0, high=1)
+        places[:] = depth
 
     def context(sentences: int) -> str:
         return asked.before + " ".join(_hidden(asked, places, sentences)) + "\n\n"
