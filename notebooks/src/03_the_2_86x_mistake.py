@@ -75,9 +75,10 @@ show(mla_flow("DeepSeek-V3", "zh"))
 # A second matrix, `kv_b_proj`, unpacks the latent into K and V for each head.
 #
 # Why is there a second, small vector? Because of position.
-# RoPE turns a key by an angle that depends on its position, and this turn cannot be moved past `kv_b_proj`.
+# An engine that wants to read the latents directly multiplies `kv_b_proj` into the query once, for all cached tokens.
+# RoPE turns each key by an angle that depends on its position. This turn would stand between the query and `kv_b_proj`, another one for each token, so one product could no longer serve them all.
 # So the part that is turned is kept apart, and the latent stays free of position.
-# %% [markdown] key="mla" lang="zh" src="2f94855b"
+# %% [markdown] key="mla" lang="zh" src="cbf7e09b"
 # ## MLA 层怎样处理一个 token
 #
 # DeepSeek-V3 采用**多头潜在注意力**（MLA），也就是上图所画的结构。
@@ -86,7 +87,8 @@ show(mla_flow("DeepSeek-V3", "zh"))
 # 第二个矩阵 `kv_b_proj` 再把潜在向量展开成每个头的 K 和 V。
 #
 # 为什么要多留一个小向量？因为位置。
-# RoPE 按位置把 key 旋转一个角度，而这个旋转无法挪到 `kv_b_proj` 的另一边。
+# 引擎如果想直接读潜在向量，就要把 `kv_b_proj` 预先乘进 query，一次乘好，对缓存里的所有 token 都适用。
+# 可是 RoPE 按位置旋转 key，每个 token 的角度都不同；这个旋转夹在 query 和 `kv_b_proj` 之间，一次乘好的结果就不能对所有 token 通用。
 # 于是需要旋转的部分单独存放，潜在向量本身就不带位置信息。
 
 # %% key="predict_expanded"
@@ -159,9 +161,11 @@ CacheSpec.from_config("DeepSeek-V3", layout="hf").shown("zh")
 # How does the latent compare with the other ways to cache a token?
 # With multi-head attention (MHA) each query head has a K and a V of its own.
 # With grouped queries (GQA) several query heads read the same K and V, and with multi-query attention (MQA) all of them do.
-# %% [markdown] key="heads_words" lang="zh" src="33da2a04"
+# The latent serves 128 query heads, but at 1,152 B it lies between the 512 B of MQA and the 4,096 B of GQA with 8 heads:
+# %% [markdown] key="heads_words" lang="zh" src="89c82eda"
 # 与另外三种缓存方式相比，潜在向量处于什么位置？
 # 多头注意力（MHA）里，每个 query 头都有自己的 K 和 V；分组查询注意力（GQA）让几个 query 头读同一份；多查询注意力（MQA）则让所有 query 头共用一份。
+# 潜在向量要供 128 个 query 头使用，却只有 1,152 B，介于 MQA 的 512 B 和 8 个 KV 头的 GQA 的 4,096 B 之间：
 
 # %% key="heads_picture" lang="en"
 llama = find_model("Llama-2-7B").config
@@ -207,9 +211,9 @@ show(attention_heads(models, "zh"))
 # 数字都取自 DeepSeek-V3 的 `config.json`。
 
 # %% [markdown] key="ask_naive" lang="en"
-# Before you run it: what does the same line say about a model with another number of heads?
-# %% [markdown] key="ask_naive" lang="zh" src="bf75440e"
-# 先别运行。如果换一个头数不同的模型，这样会算出多少？
+# Before you run these two steps on DeepSeek-V3: what do they say about a model with another number of heads?
+# %% [markdown] key="ask_naive" lang="zh" src="07f93bcf"
+# 先不在 DeepSeek-V3 上运行，请猜一猜：换一个头数不同的模型，这样会算出多少？
 
 # %% key="predict_naive"
 predict("naive_heads", ...)
@@ -248,8 +252,8 @@ Table(["隐藏维度", "头数", "head_dim", "2 * 头数 * head_dim * 2"], [[hid
 # $$2 \cdot 128 \cdot \frac{7{,}168}{128} \cdot 2 = 2 \cdot 7{,}168 \cdot 2 = 28{,}672$$
 #
 # So the formula knows only the hidden size.
-# It holds where all heads together are as wide as the hidden state, and only there. In MLA they are not: 128 heads of 192 make 24,576.
-# %% [markdown] key="cancel_means" lang="zh" src="b8bc3cdf"
+# It holds only where every head has a K and a V of its own and all heads together are as wide as the hidden state. In MLA they are not: 128 heads of 192 make 24,576.
+# %% [markdown] key="cancel_means" lang="zh" src="aa809d88"
 # | 符号 | 含义 | 本例取值 |
 # |---|---|---|
 # | $H$ | 注意力头数 | 128 |
@@ -259,7 +263,7 @@ Table(["隐藏维度", "头数", "head_dim", "2 * 头数 * head_dim * 2"], [[hid
 # $$2 \cdot 128 \cdot \frac{7{,}168}{128} \cdot 2 = 2 \cdot 7{,}168 \cdot 2 = 28{,}672$$
 #
 # 也就是说，这个公式只看隐藏维度。
-# 只有当所有头拼起来恰好与隐藏状态一样宽时，它才成立。MLA 就不是这样：128 个头，每个 192，合计 24,576。
+# 只有当每个头都有自己的 K 和 V，而且所有头拼起来恰好与隐藏状态一样宽时，它才成立。MLA 就不是这样：128 个头，每个 192，合计 24,576。
 
 # %% key="naive_any_heads" lang="en"
 dims = {any_heads: hidden // any_heads for any_heads in (32, 64, 128, 256)}
@@ -342,8 +346,10 @@ Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 
 # %% [markdown] key="ratios_read" lang="en"
 # So the same formula is 2.86x too small and 24.9x too big for the same model, because two libraries cache different things.
-# %% [markdown] key="ratios_read" lang="zh" src="5dd3b270"
+# The third row is a newer model that caches one more key for each token.
+# %% [markdown] key="ratios_read" lang="zh" src="14394f96"
 # 可见，同一个公式用在同一个模型上，对一个库只算出实际值的 1/2.86，对另一个库却算成实际值的 24.9 倍，因为两个库缓存的东西不同。
+# 第三行是一个较新的模型，它为每个 token 多缓存一个 key。
 
 # %% [markdown] key="dsa" lang="en"
 # ### DeepSeek-V3.2: sparse attention and its indexer
@@ -606,7 +612,7 @@ show(bars(names, {"一层，32,768 个 token": [round(each, 1) for each in mb]},
 # MLA needs another formula, and writing it is harder than it looks.
 # Two published corrections went wrong. One counts the latent twice and leaves out the rope key; the other gives each of the 128 heads a rope key of its own.
 # %% [markdown] key="fixes" lang="zh" src="134f9614"
-# ## 修正也要再修正
+# ## 修正后的公式也有错的
 #
 # MLA 要换公式，但写对并不容易。
 # 有两种公开发表过的修正都错了，一种把潜在向量算了两份，又漏掉 rope key；另一种给 128 个头各算了一份 rope key。
@@ -632,13 +638,13 @@ Table(["公式", "元素", "字节", "相差", f"字节，{layers} 层"], rows, 
 #
 # For 61 layers and 100 tokens you can find "477 MB" and "167 MB" in print.
 # The table shows that those are MiB, units of $2^{20}$ bytes.
-# `estimate_kv_cache_gb` is the usual helper again, but this one asks the spec.
-# %% [markdown] key="units" lang="zh" src="7597453e"
+# Many scripts have a helper like `estimate_kv_cache_gb`. The package's version doesn't use the usual formula, it asks the spec.
+# %% [markdown] key="units" lang="zh" src="56e676e7"
 # ## MB 还是 MiB
 #
 # 61 层、100 个 token，有资料写成“477 MB”和“167 MB”。
 # 从表里可以看出，单位其实是 MiB，也就是 $2^{20}$ 字节。
-# `estimate_kv_cache_gb` 就是常见的那个函数，只不过数字改由 spec 来算。
+# 许多脚本里都有 `estimate_kv_cache_gb` 这样一个函数。程序包里的这一个不用常用公式，数字由 spec 来算。
 
 # %% key="units_check" lang="en"
 sizes = {"expanded": expanded * 61 * 100, "usual formula": naive * 61 * 100, "latent": latent * 61 * 100}
@@ -678,8 +684,8 @@ Table(["100 个 token", "字节", "MB", "MiB"], rows, right=["MB", "MiB"], lines
 # $$\lfloor 16{,}200{,}000{,}000 \;/\; (512 \cdot (62 \cdot 1{,}152 + 114{,}688)) \rfloor = 170$$
 #
 # That is the last row below. The third row leaves the rebuild out and is otherwise the same.
-# The two last columns of the table say what each batch needs under each library, with one layer counted twice.
-# %% [markdown] key="batch" lang="zh" src="144dcf9a"
+# The last two columns of the table say what each batch needs under each library, with one layer counted twice.
+# %% [markdown] key="batch" lang="zh" src="0b7ca9f9"
 # ## batch 计算器：修正前后
 #
 # 做估算，只是为了选 batch 大小。
@@ -990,10 +996,10 @@ except ConfigError as error:
     print(t(error))
 
 # %% [markdown] key="break_trust" lang="en"
-# Now trust `head_dim` and halve the rope part twice.
+# Now estimate with `config.head_dim` once more, as in the row of 32,768 B above, and halve the rope part twice.
 # Your estimate falls to a quarter, but the cache hardly moves.
-# %% [markdown] key="break_trust" lang="zh" src="0916ed33"
-# 再来相信一次 `head_dim`，把 rope 部分减半两次。
+# %% [markdown] key="break_trust" lang="zh" src="034a40f7"
+# 再像前面算出 32,768 B 的那一行那样，用 `config.head_dim` 估算，并把 rope 部分减半两次。
 # 估算值降到四分之一，缓存却几乎不变。
 
 # %% key="break_head_dim" lang="en"
@@ -1094,7 +1100,7 @@ explain("estimate_and_leak")
 # It is listed as closed, not merged, so the versions in "Which library caches which" rest on our own measurement.
 #
 # In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too big for DeepSeek-V3.2, and a benchmark settled for a batch of 64.
-# That is the second line of "Four answers for one config"; with the indexer's cache it would be 20.4x.
+# That is the row "too big for the latent cache" in "Four answers for one config"; with the indexer's cache it would be 20.4x.
 #
 # LMCache's public calculator was "also not correct" ([#688](https://github.com/LMCache/LMCache/issues/688)), was changed to a wrong formula ([PR #694](https://github.com/LMCache/LMCache/pull/694)) and changed back six days later ([PR #715](https://github.com/LMCache/LMCache/pull/715)); [#2132](https://github.com/LMCache/LMCache/issues/2132) reported it once more and named [#671](https://github.com/LMCache/LMCache/pull/671) as right.
 # The first and the last line of the table of corrections are these two; 70,272 B a token is the right one.
@@ -1106,7 +1112,7 @@ explain("estimate_and_leak")
 # "Eight GPUs, eight copies" explains them.
 #
 # The estimate that gave this lesson its name, and what it was blamed for, is in [appendix A](A_errata.ipynb).
-# %% [markdown] key="wild" lang="zh" src="45a701ca"
+# %% [markdown] key="wild" lang="zh" src="10c7b8d1"
 # ## 实战现场
 #
 # 2025 年 2 月，有用户问 Hugging Face 上的代码为什么缓存得比论文说的多那么多（[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238)），并按论文的做法算出 8,704 个元素。
@@ -1116,7 +1122,7 @@ explain("estimate_and_leak")
 # 它的状态是已关闭、未合并，所以“哪个库缓存哪一种”一节的版本号以我们自己的测量为准。
 #
 # [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) 里，常用公式用在 DeepSeek-V3.2 上约为实际值的 25 倍，基准测试的 batch 只开到 64。
-# 这就是“同一份配置，四个答案”一节里的第二行；计入 indexer 的缓存是 20.4 倍。
+# 这就是“同一份配置，四个答案”一节第二张表的第二行；计入 indexer 的缓存是 20.4 倍。
 #
 # LMCache 的公开计算器先被指“也不对”（[#688](https://github.com/LMCache/LMCache/issues/688)），改成了错的公式（[PR #694](https://github.com/LMCache/LMCache/pull/694)），六天后又改回（[PR #715](https://github.com/LMCache/LMCache/pull/715)）；后来 [#2132](https://github.com/LMCache/LMCache/issues/2132) 再次报告，并指出 [#671](https://github.com/LMCache/LMCache/pull/671) 的数值才对。
 # 修正表的第一行和最后一行就是这两种，每个 token 70,272 B 的那个是对的。

@@ -85,19 +85,21 @@ check("03.3", cache_kind)
 # Prompts wait in a queue; `lengths` are their tokens, in order.
 # Return how many of the *first* ones can run as one batch within `free_bytes`.
 #
-# The batch is padded: every sequence takes as many tokens as the longest prompt, and each generates `new_tokens` more.
+# The batch is padded: every sequence takes as many tokens as the longest prompt *in the batch*, and each generates `new_tokens` more.
 # A token costs `layer_bytes` in each of `layers` layers.
 # During a step one layer is in memory a second time, and one layer rebuilds `rebuilt_bytes` a token; both for all tokens of the batch.
+# Use all of `free_bytes`; the share of 90 % in the lesson is not part of this exercise.
 # If not even the first prompt fits, the answer is 0.
-# %% [markdown] key="batch_task" lang="zh" src="c7b73f7f"
+# %% [markdown] key="batch_task" lang="zh" src="bd28c22c"
 # ## 03.4 batch 计算器
 #
 # 提示词在队列里等待，`lengths` 依次是它们的 token 数。
 # 返回在 `free_bytes` 之内，队列**最前面**的多少条可以组成一个 batch。
 #
-# batch 会补齐：每条序列都按最长的提示词占用，并且各自再生成 `new_tokens` 个 token。
+# batch 会补齐：每条序列都按 **batch 里**最长的提示词占用，并且各自再生成 `new_tokens` 个 token。
 # 一个 token 在 `layers` 层的每一层里占 `layer_bytes` 字节。
 # 每一步中，有一层会多占一份，还有一层要重建每 token `rebuilt_bytes` 字节；两者都按 batch 的全部 token 计。
+# `free_bytes` 可以全部用上，不用像课文那样乘 90%。
 # 如果第一条都放不下，返回 0。
 
 # %% key="batch_stub"
