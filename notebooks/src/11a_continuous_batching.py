@@ -20,16 +20,16 @@
 # Many people ask at the same moment, and the cache has room for a part of their requests only.
 # **How does an engine run 256 requests when only a third of them fit?**
 #
-# One by one would be slow: a step over 64 sequences takes only two to three times as long as a step over one. Filling a batch and waiting until all of it has finished is slow, too, because short answers wait for the longest.
+# One by one would be slow: a step over 64 sequences takes only about five times as long as a step over one, as you will measure below. Filling a batch and waiting until all of it has finished is slow, too, because short answers wait for the longest.
 #
 # Below, eight requests share four seats. A row is a seat, a column is a step, a colour is a request.
-# %% [markdown] key="question" lang="zh" src="adbe5634"
+# %% [markdown] key="question" lang="zh" src="c6619181"
 # ## 问题
 #
 # 很多人同时提问，而缓存只放得下其中一部分请求。
 # **只放得下三分之一，推理引擎怎样跑完 256 个请求？**
 #
-# 一个一个算太慢：一步算 64 条序列，用时只有一步算一条的两三倍。凑齐一批、全部结束再换下一批也慢，短的回答会被最长的拖住。
+# 一个一个算太慢：一步算 64 条序列，用时只有一步算一条的五倍左右（后面会测）。凑齐一批、全部结束再换下一批也慢，短的回答会被最长的拖住。
 #
 # 下面是八个请求，并发上限为 4。一行是一路，一列是一步，一种颜色是一个请求。
 
@@ -103,8 +103,8 @@ predict("static_steps", ...)
 # %% [markdown] key="list" lang="en"
 # ## One list, no batches
 #
-# In the picture, request 0 ends after step 3. With static batches its seat stays empty until step 14, when request 1 has ended. With **continuous batching** request 4 takes the seat in step 4, because the batch is made anew for every step ([Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022).
-# %% [markdown] key="list" lang="zh" src="11812377"
+# In the picture, request 0 ends after step 3. With static batches its seat stays empty until step 14, when request 1 has ended. With **continuous batching** request 4 takes the seat in step 4, because the batch is put together again for every step ([Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022).
+# %% [markdown] key="list" lang="zh" src="cef3d1d2"
 # ## 没有固定的 batch，只有一份名单
 #
 # 图里的请求 0 在第 3 步之后结束。静态批处理让它的位置一直空到第 14 步，等请求 1 也结束。**连续批处理**（continuous batching）则在每一步都重新组一个 batch，所以请求 4 在第 4 步就补了进来（[Orca](https://www.usenix.org/conference/osdi22/presentation/yu)，2022）。
@@ -277,13 +277,13 @@ Table(["", ""], rows)
 #
 # ## Two limits
 #
-# Take Llama-3.1-8B with 55 GiB for the cache, which is 28,160 blocks of 16 tokens. A request has a prompt of 1,024 tokens and gets as many in its answer. At the end it holds 2,047 tokens in 128 blocks, so 28,160 / 128 = 220 such sequences fit. That is the first limit. The second one belongs to the step: it computes no more tokens than its budget.
-# %% [markdown] key="formula" lang="zh" src="7c2854c8"
+# Take Llama-3.1-8B with 55 GiB for the cache, which is 28,160 blocks of 16 tokens. A request has a prompt of 1,024 tokens and gets as many in its answer. The last token of the answer is never stored, because nothing comes after it. So at the end the request holds 2,047 tokens in 128 blocks, and 28,160 / 128 = 220 such sequences fit. That is the first limit. The second one belongs to the step: it computes no more tokens than its budget.
+# %% [markdown] key="formula" lang="zh" src="6d72d619"
 # 256 个回答全对，块却只够三分之一同时用。有些序列中途失去了块，后来又拿了回来；[第 11b 课](11b_when_blocks_run_out.ipynb)会讲怎么做到的。本课讲的是每一步之前的决定。
 #
 # ## 两个上限
 #
-# 以 Llama-3.1-8B 为例，缓存 55 GiB，也就是 28,160 个块，块大小 16。每个请求的提示词 1,024 个 token，回答也是 1,024 个。到结束时它有 2,047 个 token，占 128 个块，所以放得下 28,160 / 128 = 220 条。这是第一个上限。第二个上限属于这一步本身：一步计算的 token 不能超过预算。
+# 以 Llama-3.1-8B 为例，缓存 55 GiB，也就是 28,160 个块，块大小 16。每个请求的提示词 1,024 个 token，回答也是 1,024 个。回答的最后一个 token 不必存，因为它后面没有别的 token 了。所以到结束时，它存了 2,047 个 token，占 128 个块，放得下 28,160 / 128 = 220 条。这是第一个上限。第二个上限属于这一步本身：一步计算的 token 不能超过预算。
 
 # %% [markdown] key="formula_math"
 # $$\sum_{i \,\in\, \text{running}} \left\lceil T_i / B \right\rceil \;\le\; N \qquad\qquad D + \sum_{j \,\in\, \text{prefill}} c_j \;\le\; M$$
@@ -341,8 +341,6 @@ title = f"{pool_blocks:,} 个块，块大小 16：共 {pool_blocks * 16:,} 个 t
 Table(["时刻", "每条 token 数", "每条块数", "放得下几条"], rows, title=title)
 
 # %% [markdown] key="admission" lang="en"
-# (The last token that is generated is never stored, because nothing comes after it.)
-#
 # If you fill the pool with 440 prompts, it holds only half of those sequences by the time they finish.
 # If you reserve room for the end from the beginning, half of the pool stays empty at first, and part of it for good where answers stop early.
 # An engine does neither. It lets in what fits now, and takes blocks back when it must.
@@ -353,9 +351,7 @@ Table(["时刻", "每条 token 数", "每条块数", "放得下几条"], rows, t
 # And a short request never overtakes a long one ahead of it in the queue, even if it would fit. Otherwise the long one would wait as long as short ones keep coming.
 #
 # In an empty pool, how many are let in at once?
-# %% [markdown] key="admission" lang="zh" src="ce570213"
-# （生成的最后一个 token 不必存，因为它后面没有别的 token 了。）
-#
+# %% [markdown] key="admission" lang="zh" src="f72d2126"
 # 如果拿 440 个提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
 # 如果一开始就按最后的长度留足位置，块池起初有一半空着；有的回答会提前结束，为它留的那部分就始终用不上。
 # 推理引擎两样都不做：现在放得下就放进来，实在不够了再把块收回来。
@@ -534,14 +530,14 @@ for budget in (2048, 256, 64):
 Table(["预算", "最长的一步（毫秒）", "中位数（毫秒）"], rows)
 
 # %% [markdown] key="chunks_exercise" lang="en"
-# With a smaller budget the longest step gets shorter. The median step gets longer: at 64 tokens a step the article needs so many chunks that more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
+# With a smaller budget the longest step gets shorter. At 64 the median gets longer as well: beside eight decodes a chunk has 56 tokens, so the 1,504 tokens of the article need 27 chunks, and more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
 #
 # ## Reusing a prefix
 #
 # Now we ask twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
 # The first request computes the document. The others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)) and compute only what comes behind.
-# %% [markdown] key="chunks_exercise" lang="zh" src="f39af64b"
-# 预算越小，最长的一步越短，而各步用时的中位数变长了：每步 64 个 token 时，这篇文章要切成很多段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
+# %% [markdown] key="chunks_exercise" lang="zh" src="3162937d"
+# 预算越小，最长的一步越短，但预算为 64 时，中位数也变长了：除去八条解码，一段只有 56 个 token，这篇 1,504 个 token 的文章要切成 27 段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
 #
 # ## 重用前缀
 #
@@ -579,7 +575,7 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 
 # %% [markdown] key="prefix_read" lang="en"
 # The answers stay the same. What changes is how much is computed for them.
-# A salt keeps tenants apart, so each tenant has to compute the document itself. With four tenants that would be four times, and 82% could be found. It's only 49%, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
+# A salt keeps tenants apart, so each tenant has to compute the document itself. With four tenants that would be four times, and the other 20 questions could find 192 tokens each: `20 * 192 / 4,680 = 82%`. It's only 49%, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
 #
 # ## Measure it here
 #
@@ -595,10 +591,10 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 # | $c$ | what each sequence adds | seconds | 0.000121 |
 # | $b$ | sequences in the batch | sequences | 16 |
 #
-# With the numbers: `16 / (0.00155 + 0.000121 * 16) = 4,590` tokens a second. (These are the $a$ and $c$ of the machine that made this copy; yours differ.) The throughput rises with $b$ and levels off at $1/c$:
-# %% [markdown] key="prefix_read" lang="zh" src="77557c67"
+# With the numbers: `16 / (0.00155 + 0.000121 * 16) = 4,590` tokens a second. (These $a$ and $c$ are from one run. The next cells measure them again, so theirs differ, and with other work on the machine the points scatter around the curve.) The throughput rises with $b$ and levels off at $1/c$:
+# %% [markdown] key="prefix_read" lang="zh" src="7de68c38"
 # 回答都一样，变的是为此算了多少。
-# 盐值（salt）把租户隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，能命中 82%。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
+# 盐值（salt）把租户隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，其余 20 个问题各命中 192 个 token，即 `20 * 192 / 4,680 = 82%`。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
 #
 # ## 在本机上测量
 #
@@ -614,7 +610,7 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 # | $c$ | 每条序列另加的 | 秒 | 0.000121 |
 # | $b$ | batch 里的序列数 | 条 | 16 |
 #
-# 代入数字：`16 / (0.00155 + 0.000121 * 16) = 4,590` token / 秒。（$a$ 和 $c$ 是生成这份 notebook 的机器测得的，你的机器会不同。）吞吐量随 $b$ 上升，最后趋近 $1/c$：
+# 代入数字：`16 / (0.00155 + 0.000121 * 16) = 4,590` token / 秒。（这里的 $a$ 和 $c$ 取自某一次运行。下面的单元格会重新测，得到的数不同；机器上如果还有别的程序在跑，各点会散落在曲线两侧。）吞吐量随 $b$ 上升，最后趋近 $1/c$：
 
 # %% key="throughput_run"
 def step_seconds(size):
@@ -660,11 +656,11 @@ Table(["a（毫秒）", "c（毫秒）", "极限 1/c（token/秒）"], [[a * 1e3
 # %% [markdown] key="profile" lang="en"
 # ### Where a step spends its time
 #
-# `torch.profiler` records every operation of a step. We run it on a small Llama with random weights, on the CPU: a prefill of 256 tokens, and the decode step after it. The last two columns are floors ([lesson 04](04_the_roofline.ipynb)): the time that the arithmetic alone would take on this machine, and that the bytes alone would take.
-# %% [markdown] key="profile" lang="zh" src="952535c3"
+# `torch.profiler` records every operation of a step. We run it on a small Llama with random weights, on the CPU: a prefill of 256 tokens, and the decode step after it. The last two columns are floors ([lesson 04](04_the_roofline.ipynb)): the time that the arithmetic alone would take on this machine, and that the bytes alone would take. (Both come from a short measurement of the machine. If other work disturbed it, a step may even beat its floor.)
+# %% [markdown] key="profile" lang="zh" src="0f651d18"
 # ### 一步的时间花在哪里
 #
-# `torch.profiler` 记录一步里的每个运算。我们在 CPU 上用一个随机权重的小 Llama 来试：先是 256 个 token 的预填充，再是它之后的一步解码。最后两列是下限（[第 04 课](04_the_roofline.ipynb)）：在这台机器上，只做计算要多久，只搬字节要多久。
+# `torch.profiler` 记录一步里的每个运算。我们在 CPU 上用一个随机权重的小 Llama 来试：先是 256 个 token 的预填充，再是它之后的一步解码。最后两列是下限（[第 04 课](04_the_roofline.ipynb)）：在这台机器上，只做计算要多久，只搬字节要多久。（两者都由一次短暂的实测算出；测的时候如果有别的程序在跑，下限会偏高，一步的用时甚至可能比它还短。）
 
 # %% key="profiled" tags="timing" lang="en"
 from minikv.course.lessons.l11a.profiled import profiled_steps, roof_here
@@ -748,11 +744,11 @@ Table(["", "结束后多出（B）", "过程中最多多出（B）"], rows, line
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
-# ### Positions that begin anew
+# ### Positions that begin at 0 again
 #
 # We make the batch wrong in two ways, one array at a time. In the first, the positions of each chunk begin at 0. In the second, `lengths` says how long the chunk is and not how much its last query sees.
 # The budget of 64 cuts every prompt into several chunks.
-# %% [markdown] key="break" lang="zh" src="ccb1ebfa"
+# %% [markdown] key="break" lang="zh" src="f5901009"
 # ## 弄坏它
 #
 # ### 又从 0 开始的位置
@@ -820,16 +816,16 @@ Table(["改动", "答对", "总数"], rows)
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - The batch is made anew at every step. Eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
-# - Two limits hold at every step: the blocks of all running sequences fit into the pool, and a step has at most $M$ tokens.
+# - The batch is put together again at every step. Eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
+# - Two limits hold at every step: the blocks of all running sequences fit into the pool, and a step has at most its budget of tokens, 1 + 4 + 7 = 12 in our example.
 # - A sequence is let in when blocks for all its tokens are free, besides one for each running sequence. No request overtakes another.
 # - The tokens of all sequences lie in one row. Positions, slots, starts and lengths say which is which.
 # - A long prompt is cut into chunks. At a budget of 64 the largest step shrinks from 604 tokens to 64, and the newcomer's first token comes 9 steps later.
-# %% [markdown] key="recap" lang="zh" src="936129bf"
+# %% [markdown] key="recap" lang="zh" src="e95fe4f4"
 # ## 本课小结
 #
 # - 每一步都重新组 batch。八个请求按四条一批要 26 步，现在只要 17 步，因为一有空位就补上。
-# - 每一步都受两个上限约束：所有运行中序列的块放得进块池；一步最多 $M$ 个 token。
+# - 每一步都受两个上限约束：所有运行中序列的块放得进块池；一步的 token 不超过预算，例如 1 + 4 + 7 = 12。
 # - 除去给每条运行中的序列各留一块，剩下的块放得下一条序列的全部 token，才放它进来。任何请求都不能越过别的请求。
 # - 所有序列的 token 排成一行，位置、槽位、起点和长度说明哪个是哪个。
 # - 长提示词切成段。预算为 64 时，最大的一步从 604 个 token 降到 64 个，而新来的要晚 9 步得到第一个 token。

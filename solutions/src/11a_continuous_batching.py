@@ -63,9 +63,9 @@ check("11a.1", admit_queue)
 # %% [markdown] key="admit_why" lang="en"
 # ### BEGIN SOLUTION
 # The blocks of an admitted request are added to `owed` here, not subtracted from `free`, because only the difference of the two counts.
-# In the package this is `Scheduler._admit`; it searches the prefix cache anew for each request, because the one before may have evicted something.
+# In the package this is `Scheduler._admit`; it searches the prefix cache again for each request, because the one before may have evicted something.
 # ### END SOLUTION
-# %% [markdown] key="admit_why" lang="zh" src="24601608"
+# %% [markdown] key="admit_why" lang="zh" src="b05ccc16"
 # ### BEGIN SOLUTION
 # 放进来的请求要用的块，这里没有从 `free` 里减，而是加到 `owed` 上：起作用的只是两者之差。
 # 在本包里这就是 `Scheduler._admit`；它为每个请求重新查一遍前缀缓存，因为前一个可能已经淘汰了什么。
