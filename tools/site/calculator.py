@@ -24,7 +24,8 @@ GPU = "H200"  # of the table
 # What plans, and what the widget says: no ``__init__`` of the course, which imports what notebooks need.
 _OURS = (
     "minikv/*.py",
-    "minikv/look/*",
+    "minikv/look/*.py",
+    "minikv/look/*.css",
     "minikv/messages/*.toml",
     "minikv/plan/**/*.py",
     "minikv/plan/**/*.json",
