@@ -77,19 +77,19 @@ Table(head, rows, right=head[3:], lines=[f"一个块只算一层时的块数：{
 #
 # After this appendix you can
 #
-# - **sort** a wrong number into one of seven slips,
+# - **sort** a wrong number into one of seven slips (each has a section below, from a dropped factor to a source that doesn't exist),
 # - **recompute** it from a config, with its unit,
 # - **ask** six questions before you copy a number.
 #
 # You need the first lessons: the formula ([lesson 02](02_how_many_bytes.ipynb)) and MLA ([lesson 03](03_the_2_86x_mistake.ipynb)).
-# %% [markdown] key="about" lang="zh" src="43ea324c"
+# %% [markdown] key="about" lang="zh" src="2fafc0b7"
 # 这是上限的 28 倍，是用户五秒内看到消失的数量的 1.11 或 1.06 倍。之所以有两个倍数，是因为 MB 有歧义，有人指 10^6 字节，有人指 2^20 字节。
 #
 # 本附录讲的就是这类数字。本课程脱胎于五份讲 KV 缓存的公开文档。它们很有用，但每份都有错误的数字。我们逐行核对过，下面列出找到的全部错误，附上正确的值和算出它的调用。引用时只取出错的那个数字或短语。
 #
 # 学完本附录，你能
 #
-# - 把一个错误的数字**归入**七类失误之一；
+# - 把一个错误的数字**归入**七类失误之一（下面每类一节，从丢了因子到查无此物）；
 # - 根据配置把它**重新算**一遍，并写清单位；
 # - 在照抄一个数字之前，先**问**六个问题。
 #
@@ -155,7 +155,7 @@ predict("cache_gb", ...)
 # $$\text{block\_bytes} = 2 \cdot L \cdot B \cdot H_{kv} \cdot D \cdot b$$
 
 # %% [markdown] key="factor_means" lang="en"
-# | symbol | meaning | value here |
+# | symbol | meaning | value here: document 003 |
 # |---|---|---|
 # | $2$ | one K and one V | 2 |
 # | $L$ | layers | 28 |
@@ -165,8 +165,8 @@ predict("cache_gb", ...)
 # | $b$ | bytes in an element | 2 |
 #
 # `2 × 28 × 16 × 1 × 128 × 2 = 229,376`. Document 003 writes all six factors, and gives the product of five:
-# %% [markdown] key="factor_means" lang="zh" src="9036b960"
-# | 符号 | 含义 | 本例取值 |
+# %% [markdown] key="factor_means" lang="zh" src="e74f78f8"
+# | 符号 | 含义 | 本例取值：文档 003 |
 # |---|---|---|
 # | $2$ | 一份 K，一份 V | 2 |
 # | $L$ | 层数 | 28 |
@@ -196,9 +196,9 @@ rows = [
 Table(["", "乘积", "字节"], rows)
 
 # %% [markdown] key="factor_chain_text" lang="en"
-# If a number is wrong, everything computed from it is wrong as well, and sometimes the last step shows it. The same document divides its budget of 32 GiB by that block, allocates a tensor of that many blocks, and gives the tensor's size as 32 GiB. Multiply instead:
-# %% [markdown] key="factor_chain_text" lang="zh" src="4e9ec296"
-# 一个数错了，由它推出来的也都错，有时最后一步会露馅。同一份文档用 32 GiB 预算除以这个块，再按得到的块数分配张量，并称张量大小是 32 GiB。不妨真的乘一遍：
+# If a number is wrong, everything computed from it is wrong as well, and sometimes the last step shows it. The same document divides its budget of 32 GiB by that block, allocates a tensor of that many blocks, and gives the tensor's size as 32 GiB. (Even the division is off: 34,359,738,368 // 114,688 is 299,593, and the document says 299,680.) Multiply what it allocates:
+# %% [markdown] key="factor_chain_text" lang="zh" src="736f37db"
+# 一个数错了，由它推出来的也都错，有时最后一步会露馅。同一份文档用 32 GiB 预算除以这个块，再按得到的块数分配张量，并称张量大小是 32 GiB。（连除法也不对：34,359,738,368 // 114,688 是 299,593，文档写的是 299,680。）不妨把它分配的张量真的乘一遍：
 
 # %% key="factor_chain" lang="en"
 rows = [["budget", 34_359_738_368 / GIB], ["allocated", erratum("003-05").value() / GIB]]
@@ -209,9 +209,9 @@ rows = [["预算", 34_359_738_368 / GIB], ["实际分配", erratum("003-05").val
 Table(["", "GiB"], [[what, f"{gib:.1f}"] for what, gib in rows], right=["GiB"], lines=["块数：299,680"])
 
 # %% [markdown] key="factor_rows_text" lang="en"
-# Document 001 has a table of lengths. It computes its bytes with 2.4 for a block of 2.5 MiB, and it did not divide to get its numbers of sequences:
-# %% [markdown] key="factor_rows_text" lang="zh" src="19569277"
-# 文档 001 有一张按长度列的表。每块 2.5 MiB，它按 2.4 算；能放的序列数则根本没有除：
+# Document 001 has a table of lengths. It computes its bytes with 2.4 for a block of 2.5 MiB, and it did not divide to get its numbers of sequences. Its pool has 10,800 blocks, so with 256 blocks each `10,800 // 256 = 42` sequences fit, and not "50+":
+# %% [markdown] key="factor_rows_text" lang="zh" src="0f1043d9"
+# 文档 001 有一张按长度列的表。每块 2.5 MiB，它按 2.4 算；能放的序列数则根本没有除。它的块池有 10,800 块，每条序列 256 块时，放得下 `10,800 // 256 = 42` 条，而不是“50+”：
 
 # %% key="factor_rows" lang="en"
 written = {"001-18": "614 MB, 50+", "001-19": "4.9 GB, 10-20", "001-20": "19.7 GB, 2-5", "001-21": "25.9 GB, 1-3"}
@@ -337,9 +337,9 @@ rows = [["total - used", total - used], ["value()", free], ["原文", written], 
 Table(["", "字节"], rows)
 
 # %% [markdown] key="neighbour_text" lang="en"
-# Next, a picture of a card with 80 GB, used up to 0.9: do the parts fit under the limit? And a share that a document states in its first lines: does it agree with the budget in its last?
-# %% [markdown] key="neighbour_text" lang="zh" src="39636a39"
-# 再看一块 80 GB 显卡的示意图，它用到 0.9，各部分加起来在上限之内吗？还有一份文档开头声称的占比，与它结尾的预算相符吗？
+# Next, a picture of a card with 80 GB, used up to 0.9: do the parts fit under the limit? And document 002 begins by saying that the KV cache takes 70 % of memory or more: does that agree with the budget at its end, a cache of 536,870,912 B in 8.5 GB?
+# %% [markdown] key="neighbour_text" lang="zh" src="6549dc6e"
+# 再看一块 80 GB 显卡的示意图，它用到 0.9，各部分加起来在上限之内吗？还有文档 002，开头说 KV 缓存占显存的 70% 以上，结尾的预算却是 8.5 GB 里有 536,870,912 B 的缓存，两者相符吗？
 
 # %% key="neighbour_sums" lang="en"
 total, limit = erratum("003-24").value()
@@ -786,8 +786,8 @@ else:
 #
 # Here `used` equals `current`, because nothing else runs. On a real GPU it is larger by the CUDA context, other processes, and what the allocator keeps for later. None of that is fragmentation of live tensors, and none of it is history.
 #
-# Two more words. Paged memory is *not* allocated as it grows: the pool exists before the first token, and only the table grows.
-# %% [markdown] key="definition_means" lang="zh" src="3af15e5a"
+# There are more such words. Paged memory is *not* allocated as it grows: the pool exists before the first token, and only the table grows.
+# %% [markdown] key="definition_means" lang="zh" src="70efbedf"
 # 从表里可以看出四点：
 #
 # - `peak` 是绝对值，从上次重置算起。前向计算新增的是 `45 - 35 = 10`，也就是 `peak - current`。
@@ -797,7 +797,7 @@ else:
 #
 # 这里 `used` 等于 `current`，因为没有别的程序。在真实的 GPU 上 `used` 更大，多出 CUDA 上下文、其他进程，以及分配器留着备用的部分。这些既不是存活张量的碎片，也不是历史。
 #
-# 再看两个词。分页的缓存**不是**边增长边分配的。第一个 token 到来之前，块池就已经在了，增长的只是块表。
+# 这样的词还有几个。分页的缓存**不是**边增长边分配的。第一个 token 到来之前，块池就已经在了，增长的只是块表。
 
 # %% key="paged-is-preallocated" lang="en"
 # paged-is-preallocated
@@ -955,11 +955,11 @@ show(errata_table("zh", slip="definition"))
 # %% [markdown] key="stale" lang="en"
 # ## True once
 #
-# These were right for a version that is no longer installed. Take an MLA token in DeepSeek-V3: up to transformers 5.14 it cost one thing, and since 5.15 it costs another. We ran small models on 5.14.1, 5.15, 5.17, 5.18 and 5.23. The cache of DeepSeek-V3.2 and GLM-5 is still expanded in 5.17, while 5.18 and 5.23 keep latents there too. Here are the two layouts for DeepSeek-V3:
-# %% [markdown] key="stale" lang="zh" src="6a306997"
+# These were right for an older version of a library. Take a token in DeepSeek-V3: up to transformers 5.14 it took 81,920 bytes in each layer, and since 5.15 it takes 1,152. Document 000 estimated 28,672 bytes and proposed 81,920 as the fix, so today the estimate is 24.9 times too large, and the fix 71.1 times. We ran small models on 5.14.1, 5.15, 5.17, 5.18 and 5.23. The cache of DeepSeek-V3.2 and GLM-5 is still expanded in 5.17, while 5.18 and 5.23 keep latents there too. Here are the two layouts for DeepSeek-V3:
+# %% [markdown] key="stale" lang="zh" src="fcacd69a"
 # ## 曾经正确
 #
-# 这些说法对某个旧版本是对的，只是那个版本已经没人装了。例如 DeepSeek-V3 的一个 MLA token，transformers 5.14 及以前是一个数，5.15 起是另一个。我们用小模型跑过 5.14.1、5.15、5.17、5.18 和 5.23。DeepSeek-V3.2 和 GLM-5 在 5.17 里仍存展开的 K 和 V，5.18 和 5.23 里也改存潜在向量。下面是 DeepSeek-V3 的两种布局：
+# 这些说法对库的某个旧版本是对的，对现在的版本就不对了。例如 DeepSeek-V3 的一个 token，transformers 5.14 及以前每层占 81,920 字节，5.15 起是 1,152 字节。文档 000 估算为 28,672 字节，给出的修正是 81,920 字节，如今前者是实际值的 24.9 倍，后者是 71.1 倍。我们用小模型跑过 5.14.1、5.15、5.17、5.18 和 5.23。DeepSeek-V3.2 和 GLM-5 在 5.17 里仍存展开的 K 和 V，5.18 和 5.23 里也改存潜在向量。下面是 DeepSeek-V3 的两种布局：
 
 # %% key="stale_mla" lang="en"
 rows = []
@@ -975,7 +975,7 @@ for layout in ("hf-expanded", "hf"):
     layer = CacheSpec.from_config("DeepSeek-V3", layout=layout).layers[0]
     rows.append([layout, f"{layer.kv_heads} x ({layer.k_dim} + {layer.v_dim})", layer.token_bytes])
 ratios = ", ".join(f"{ratio:.1f}x" for ratio in erratum("000-03").value())
-Table(["布局", "数", "每个 token 每层的字节"], rows, lines=[f"如今，估算和修正各偏大：{ratios}"])
+Table(["布局", "数", "每个 token 每层的字节"], rows, lines=[f"估算和修正，如今各是实际值的几倍：{ratios}"])
 
 # %% [markdown] key="renamed_text" lang="en"
 # Names change too. So ask the object that you have, not the page that you read:

@@ -88,7 +88,7 @@ check("A.3", audit)
 # %% [markdown] key="pool_task" lang="en"
 # ## A.4 How many blocks are left?
 #
-# One guide got 62 GB from this sum, and 27 GB a page later.
+# In "A definition mistaken" the lesson computes what is left for the cache. One guide got 62 GB from that sum, and 27 GB a page later.
 # All arguments but `percent` are bytes:
 #
 # - `total`: the GPU's memory
@@ -99,10 +99,10 @@ check("A.3", audit)
 # - `block`: bytes of a block
 #
 # Return the number of blocks, or 0 if the model does not fit.
-# %% [markdown] key="pool_task" lang="zh" src="12acb858"
+# %% [markdown] key="pool_task" lang="zh" src="65161647"
 # ## A.4 还剩多少块？
 #
-# 有份指南用这个算式得到 62 GB，一页之后又得到 27 GB。
+# 课文“定义弄错”一节算过缓存还剩多少。有份指南用那个算式得到 62 GB，一页之后又得到 27 GB。
 # 除 `percent` 外，参数都是字节数：
 #
 # - `total`：GPU 的显存
