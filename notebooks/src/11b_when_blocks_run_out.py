@@ -85,14 +85,14 @@ predict("lost_tokens", ...)
 # In the picture the youngest sequences lose their blocks: first request 4, then 3, then 2. A sequence never takes a block from an older one. So nothing is ever taken from the oldest, which fits into the pool alone. It ends, the next one is the oldest, and so all of them end.
 # If a younger sequence could take from an older one as well, two sequences could take the same blocks from each other for ever.
 #
-# How much did the three lose, and what did they find again when they came back?
-# %% [markdown] key="preempted_read" lang="zh" src="4905846d"
+# The three lost 12, 16 and 20 computed tokens. What did they find again when they came back?
+# %% [markdown] key="preempted_read" lang="zh" src="8b3fa357"
 # ## 块用完了怎么办
 #
 # 图里失去块的是最年轻的几个：先是请求 4，然后是 3，最后是 2。没有序列能从比自己老的那里拿块，因此最老那条的块永远不会被拿走。它单独一条是放得下的，所以它会结束；然后轮到下一条最老的，这样所有序列都会结束。
 # 如果后到的序列也能抢占先到的，两条序列就可能一直互相抢同样几个块，哪一条也跑不完。
 #
-# 这三条一共失去了多少，回来时又找回多少？
+# 这三条分别失去了 12、16、20 个已计算的 token。回来时又找回多少？
 
 # %% key="preempted_table" lang="en"
 from minikv.course import Table
@@ -188,22 +188,22 @@ for _ in range(28):
 show(widget, text=widget.text("zh"))
 
 # %% [markdown] key="riddle_intro" lang="en"
-# (F was cheap. Most of its tokens lie in blocks that A and E hold as well, so it lost about half of what H would have lost. Exercise 11b.1 is this rule.)
+# (It was cheap to preempt F. Most of its tokens lie in blocks that A and E hold as well, so it lost about half of what H would have lost. Exercise 11b.1 is this rule.)
 #
 # ## Hits of prompts that share nothing
 #
 # A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it finds its own prefix: that is where the 16 tokens came from.
 #
-# Does that show in the hit rate? Here are 60 random prompts, which share nothing, in smaller and smaller pools. The youngest sequence is preempted, and a request is let in without asking what the running ones still need.
+# Does that show in the hit rate? Here are 60 random prompts, which share nothing, in smaller and smaller pools. The youngest sequence is preempted, and a request is let in without asking what the running ones still need. (Both are as in the engine whose log *In the wild* tells of, hence the name `AsInTheLog`.)
 # The scheduler asks its `Rules` for such decisions, and you can give `run_load` others. `choose_victim` gets the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
-# %% [markdown] key="riddle_intro" lang="zh" src="d1494bdb"
-# （F 便宜：它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
+# %% [markdown] key="riddle_intro" lang="zh" src="092c9027"
+# （抢占 F 的代价小，因为它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
 #
 # ## 提示词毫无共同之处，却有命中
 #
 # 被抢占的序列把块留在块池里，成为缓存块。等它回来，只要这些块还没有被另一条序列覆盖，它就会找到自己的前缀；前面那 16 个 token 就是这样来的。
 #
-# 命中率里看得出来吗？下面是 60 个毫无相同之处的随机提示词，块池一个比一个小。抢占的是最年轻的，而且放请求进来时不问运行中的序列还需要多少。
+# 命中率里看得出来吗？下面是 60 个毫无相同之处的随机提示词，块池一个比一个小。抢占的是最年轻的，而且放请求进来时不问运行中的序列还需要多少。（“实战现场”里那份日志出自这样的引擎，所以下面的类叫 `AsInTheLog`。）
 # 调度器的这些决定都来自它的 `Rules`，你可以给 `run_load` 换一套：`choose_victim` 拿到可以抢占的序列，最老的在前，返回其中一条；`owed_blocks` 说要给运行中的序列留多少个块。
 
 # %% key="rules"
@@ -394,17 +394,17 @@ for kind, make in kinds.items():
 Table(["负载", "抢占哪条", "重算税", "步数"], rows, right=["重算税"])
 
 # %% [markdown] key="tax_loads_read" lang="en"
-# On all three loads, preempting the youngest costs less computing, and the steps are nearly the same. On vLLM the opposite was measured. So no rule is right for every load: measure your own, and put your own rule into `choose_victim`.
+# On all three loads, preempting the youngest costs less computing, and the steps are nearly the same. On vLLM the opposite was measured (*In the wild*). So no rule is right for every load: measure your own, and put your own rule into `choose_victim`.
 #
 # (Ours knows one thing that age doesn't show. A sequence with 2,000 tokens, 1,900 of them in blocks that other sequences hold, looks expensive and is cheap. Exercise 11b.1 is about that.)
 #
 # Best of all is not to preempt, as in the first three lines of the large table. For that you need a pool that is large enough, a low enough `max_num_seqs`, and no larger `max_tokens` than the answers need.
-# %% [markdown] key="tax_loads_read" lang="zh" src="50a9129c"
-# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而在 vLLM 上测出的结果正好相反。所以没有哪条规则适合所有负载：拿自己的负载来测，把自己的规则写进 `choose_victim`。
+# %% [markdown] key="tax_loads_read" lang="zh" src="5f347a73"
+# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而在 vLLM 上测出的结果正好相反（见“实战现场”）。所以没有哪条规则适合所有负载：拿自己的负载来测，把自己的规则写进 `choose_victim`。
 #
 # （有件事光看先后看不出来，我们的规则考虑到了：一条 2,000 个 token 的序列，如果 1,900 个都在别的序列也持有的块里，看着贵，其实便宜。这就是练习 11b.1。）
 #
-# 最好的办法还是不抢占，也就是那张大表的前三行：块池够大，`max_num_seqs` 够小，`max_tokens` 不要多要。
+# 最好的办法还是不抢占，也就是那张大表的前三行：块池够大，`max_num_seqs` 够小，`max_tokens` 也不要设得超过回答的需要。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -503,11 +503,11 @@ show_source(NanoScheduler.finish, NanoScheduler.abort)
 # %% [markdown] key="break_large" lang="en"
 # ### A request that can never run
 #
-# A request larger than the whole pool would wait for ever. The engine refuses it before it waits, and gives the numbers:
-# %% [markdown] key="break_large" lang="zh" src="287297e9"
+# A request larger than the whole pool would wait for ever. The engine refuses it before it waits, and says how long it may be. In eight blocks of 16 that is 8 * 16 + 1 = 129 tokens, because the last one is never stored:
+# %% [markdown] key="break_large" lang="zh" src="30ceed6c"
 # ### 永远跑不了的请求
 #
-# 比整个块池还大的请求，等多久也没用。引擎在它排队之前就拒绝，并给出数字：
+# 比整个块池还大的请求，等多久也没用。引擎在它排队之前就拒绝，并说明最多能有多长。八个块、块大小 16，最多是 8 * 16 + 1 = 129 个 token，因为最后一个不必存：
 
 # %% key="break_large_code"
 from minikv.errors import MiniKVError
