@@ -98,8 +98,8 @@ show(segments(model, "zh"))
 # | $g$ | generated tokens | 256 |
 #
 # Joined: $1 \cdot 131{,}072 \cdot 256 \cdot (2 \cdot 1{,}024 + 256 + 1) = 77{,}342{,}965{,}760$ B, about 72 GiB. Written to slots: $2 \cdot 256 \cdot 131{,}072 = 67{,}108{,}864$ B, or 64 MiB.
-# The left sum grows with the square of $g$, the right one only with $g$.
-# %% [markdown] key="grow" lang="zh" src="a77fbfe2"
+# On the left $g$ appears squared: twice as many tokens cost more than twice as much, and nearly four times once $g$ is far above $2p$. The right side grows only with $g$.
+# %% [markdown] key="grow" lang="zh" src="a9dd0094"
 # ## 不断变大的缓存
 #
 # 先看显存申请最频繁的地方。
@@ -119,7 +119,7 @@ show(segments(model, "zh"))
 # | $g$ | 生成的 token 数 | 256 |
 #
 # 代入数字。拼接：$1 \cdot 131{,}072 \cdot 256 \cdot (2 \cdot 1{,}024 + 256 + 1) = 77{,}342{,}965{,}760$ B，约 72 GiB；写入槽位：$2 \cdot 256 \cdot 131{,}072 = 67{,}108{,}864$ B，即 64 MiB。
-# 左边随 $g$ 的平方增长，右边只随 $g$ 增长。
+# 左边含有 $g$ 的平方：生成的 token 加倍，代价不止加倍，$g$ 远大于 $2p$ 时接近四倍。右边只与 $g$ 成正比。
 
 # %% key="predict_copied"
 predict("copied", ...)
@@ -236,14 +236,16 @@ show(lines(found, x="缓存里的 token 数", y="us", log="xy"))
 # On a CPU that price can be far above the copy's; the section "Empty or zeros" shows why. On a GPU an allocator keeps it small, and that allocator is our subject from here on.
 #
 # Joining also needs room, because the old and the new tensor both live while it copies.
+# In the last step below these are 1,039 and 1,040 tokens of K, $8 \cdot 128 \cdot 2 = 2{,}048$ B each, and the new token itself: $(1{,}039 + 1{,}040 + 1) \cdot 2{,}048 = 4{,}259{,}840$ B.
 # `measure_peak` counts what was alive at once while a function ran:
-# %% [markdown] key="peak_words" lang="zh" src="37608972"
+# %% [markdown] key="peak_words" lang="zh" src="1e1ddc29"
 # 写一个槽位的时间与缓存长短无关。
 # 第二条线是拼接到现成的内存里（`out=`）：复制的内容相同，只是不必另要内存。
 # 所以前两条线之间的距离，就是 malloc 和新内存的代价。
 # 在 CPU 上，这个代价可能比复制大得多，原因见后面的“empty 还是 zeros”一节。在 GPU 上，有一个分配器专门让它变小，本课接下来讲的就是它。
 #
 # 拼接还需要空间，因为复制期间旧张量和新张量同时存在。
+# 在下面的最后一步，旧的有 1,039 个 token，新的有 1,040 个，再加上新 token 自己；每个 token 的 K 占 $8 \cdot 128 \cdot 2 = 2{,}048$ B，合计 $(1{,}039 + 1{,}040 + 1) \cdot 2{,}048 = 4{,}259{,}840$ B。
 # `measure_peak` 统计一个函数运行期间，同时存活的显存最多有多少：
 
 # %% key="peak" tags="hardware" lang="en"
@@ -347,11 +349,11 @@ Table(["GPU 上的 256 MiB", "us"], [(name, min(times) if times else "这里没�
 # %% [markdown] key="malloc" lang="en"
 # ## Is it the malloc?
 #
-# A common argument for allocating once goes like this: every token calls `cudaMalloc`, which takes 1 ms beside 30 ms of computing. With one allocation at the start the calls disappear. Its arithmetic is right:
-# %% [markdown] key="malloc" lang="zh" src="3f9dbbfc"
+# A common argument for allocating once goes like this: every token calls `cudaMalloc`, which takes 1 ms beside 30 ms of computing. With one allocation at the start, say of 10 ms, all other calls disappear. Its arithmetic is right:
+# %% [markdown] key="malloc" lang="zh" src="b8371355"
 # ## 是 malloc 的错吗？
 #
-# 主张只分配一次的人常这样说：每个 token 都要调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms；启动时一次分配好，这些调用就都没有了。算术没有错：
+# 主张只分配一次的人常这样说：每个 token 都要调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms；启动时一次分配好，哪怕要 10 ms，此后的调用就都没有了。算术没有错：
 
 # %% key="malloc_share" lang="en"
 rows = [("a malloc a token", f"{1 / (1 + 30):.1%}"), ("all at the start, 10 ms", f"{10 / (10 + 100 * 30):.1%}")]
@@ -367,13 +369,15 @@ Table(["malloc 1 ms、计算 30 ms、100 个 token", "浪费"], rows, right=["�
 # This part of PyTorch is the **caching allocator**.
 #
 # Let's count. In minikv's model of it a cache grows by 512 tokens with `torch.cat`, K and V of all 32 layers, on a device of unlimited memory.
+# These are 64 tensors, and each is requested once for the prompt and once for every token: $64 \cdot 513 = 32{,}832$ requests.
 # (This is the cache alone; a real forward allocates and frees much more in between.)
-# %% [markdown] key="malloc_read" lang="zh" src="6bdb24f6"
+# %% [markdown] key="malloc_read" lang="zh" src="fbf63dca"
 # 但前提不成立，因为 PyTorch 不会为每个张量调用 `cudaMalloc`。
 # 它向 GPU 驱动（driver）成段地要显存，再从段里切出**分配器块**；释放的块自己留着，供下次请求使用。
 # PyTorch 的这一部分就是**缓存分配器（caching allocator）**。
 #
 # 我们来数一数。在 minikv 的分配器模型里，用 `torch.cat` 让缓存增长 512 个 token，32 层的 K 和 V 全都算上，设备显存不设上限。
+# 共 64 个张量，每个为提示词请求一次，此后每个 token 再请求一次：$64 \cdot 513 = 32{,}832$ 次。
 # （这里只有缓存本身；真实的前向计算在其间还有许多别的分配和释放。）
 
 # %% key="grow_model" lang="en"
@@ -533,20 +537,20 @@ Table(["请求（B）", "取整（B）", "段（B）", "剩余（B）"], rows)
 #
 # ## See it: tokens that grow
 #
-# Now we look closely at the last row of the count above: one layer's K alone, drawn every 32 tokens.
-# With a batch of 32, that many tokens make K exactly 2 MiB larger, and segments come in multiples of 2 MiB.
+# Now we look closely at the run that reserved 51.77 GiB, the one with a batch of 32: one layer's K alone, drawn every 32 tokens.
+# 32 sequences that grow by 32 tokens of 2,048 B make K larger by $32 \cdot 32 \cdot 2{,}048$ B, exactly 2 MiB, and segments come in multiples of 2 MiB.
 # Go through the steps with Back and Forward.
 # Each new K is larger than every block that was freed, so the rules leave one way: another segment.
 # (The other setting, `expandable_segments`, has a section of its own further down.)
-# %% [markdown] key="rounding_read" lang="zh" src="47e547f5"
+# %% [markdown] key="rounding_read" lang="zh" src="fc66dd03"
 # 段里剩下的部分，会用来满足之后的请求。
 # 只有最后一行是白白剩下的，因为在大块内存池里，恰好 1 MiB 不算超过 1 MiB。
 # （`off` 表示没有使用 `roundup_power2_divisions` 这项设置。）
 #
 # ## 看一看：token 不断增加
 #
-# 把上面计数的最后一行拿来细看，只看一层的 K，每 32 个 token 画一次。
-# batch 为 32 时，每条序列多 32 个 token，K 恰好大 2 MiB，而段的大小正是 2 MiB 的倍数。
+# 把保留了 51.77 GiB 的那一次（batch 为 32）拿来细看，只看一层的 K，每 32 个 token 画一次。
+# 32 条序列各多 32 个 token，每个 2,048 B，K 就大 $32 \cdot 32 \cdot 2{,}048$ B，恰好 2 MiB，而段的大小正是 2 MiB 的倍数。
 # 用“后退”“前进”逐步查看。
 # 每个新的 K 都比已释放的任何一个块大，按规则只有一条路：再要一个段。
 # （另一项设置 `expandable_segments`，后面有专门的一节。）
@@ -577,13 +581,13 @@ show(widget, text=widget.summary)
 
 # %% [markdown] key="story_cat_read" lang="en"
 # Every freed block is too small for the next K, and no two of them can merge, because each is a segment of its own.
-# In the count above, all 64 tensors climb this stair every 32 tokens: 16 times in 512 tokens. Old and new live side by side, so one more segment goes round between them, and there are $64 + 16 \cdot 65 = 1104$ requests to the driver.
+# In that run all 64 tensors climb this stair every 32 tokens: 16 times in 512 tokens. Old and new live side by side, so each stair takes 65 segments, one for each tensor and one that goes round between them. With the 64 of the prompt there are $64 + 16 \cdot 65 = 1{,}104$ requests to the driver.
 #
 # The staircase goes on until the device is full. Then the allocator waits for the GPU, gives back all it has cached, and begins again (`num_alloc_retries` counts how often).
 # Here `empty_cache()` helps, because each freed block is a whole segment.
-# %% [markdown] key="story_cat_read" lang="zh" src="2ee267b6"
+# %% [markdown] key="story_cat_read" lang="zh" src="96708be0"
 # 释放的每个块都放不下下一个 K，彼此又不能合并，因为各自就是一整个段。
-# 上面的计数里，64 个张量每 32 个 token 一齐上一级台阶，512 个 token 共 16 次。又因为新旧并存，还要多一个段在它们之间轮换，所以向驱动请求的次数是 $64 + 16 \cdot 65 = 1104$。
+# 在那一次里，64 个张量每 32 个 token 一齐上一级台阶，512 个 token 共 16 次。又因为新旧并存，还要多一个段在它们之间轮换，所以每级台阶要 65 个段；加上提示词的 64 个，向驱动请求的次数是 $64 + 16 \cdot 65 = 1{,}104$。
 #
 # 就这样一级一级涨上去，直到设备满了。这时分配器等 GPU 完成计算，把缓存着的全部归还，再从头来过（次数记在 `num_alloc_retries` 里）。
 # 这种情况下 `empty_cache()` 管用，因为释放的每个块都是一整个段。
@@ -592,18 +596,18 @@ show(widget, text=widget.summary)
 # ## See it: free, keep, empty
 #
 # The second story needs no loop.
-# Llama-3.1-8B runs on a card that torch sees as 23.64 GiB, with [lesson 06](06_the_linear_cache.ipynb)'s cache: one tensor, batch 48, room for 1,024 tokens.
+# Llama-3.1-8B runs on an RTX 4090, of which torch sees 23.64 GiB, with [lesson 06](06_the_linear_cache.ipynb)'s cache: one tensor, batch 48, room for 1,024 tokens.
 # A second cache of this size does not fit beside the first, so the next batch waits until this one is done.
 # Then the script
 #
 # 1. **frees** the cache;
 # 2. **keeps** something small, the fp32 logits of the last step, to score them later;
 # 3. **empties** torch's cache with `empty_cache()`, and starts the next batch.
-# %% [markdown] key="big" lang="zh" src="8072e2db"
+# %% [markdown] key="big" lang="zh" src="ce0c01ec"
 # ## 看一看：释放、留下、清空
 #
 # 第二个故事不需要循环。
-# 在一块 torch 看到 23.64 GiB 的卡上运行 Llama-3.1-8B，用[第 06 课](06_the_linear_cache.ipynb)的缓存：一个张量，batch 为 48，可放 1,024 个 token。
+# 在一块 RTX 4090（torch 看到 23.64 GiB）上运行 Llama-3.1-8B，用[第 06 课](06_the_linear_cache.ipynb)的缓存：一个张量，batch 为 48，可放 1,024 个 token。
 # 卡上放不下第二个这么大的缓存，所以下一批要等这一批结束。
 # 这一批结束之后，脚本做三件事：
 #
@@ -649,7 +653,7 @@ show(widget, text=widget.summary)
 # 所以下一批虽然并不比第一批大，却显存不足。
 #
 # 脚本本来可以怎么做？可以先留下 logits，**再**释放缓存。
-# 下面把两种次序并排画出来，每一条都是一次调用之后的整块卡：
+# 下面把两种次序并排画出来，每一条都是一次调用之后的整块卡（free、keep、empty 依次指释放缓存、留下 logits、清空）：
 
 # %% key="orders_drawn" lang="en"
 from minikv.course.diagrams import segment_moments
@@ -666,9 +670,9 @@ orders = {order: batch_steps(weights, cache, logits, order, "zh") for order in (
 show(segment_moments(orders, card, "zh"))
 
 # %% [markdown] key="orders_read" lang="en"
-# There are more ways out. Here are the same six operations, with one thing changed at a time; `stuck` is what stays reserved without a tensor in it:
-# %% [markdown] key="orders_read" lang="zh" src="b6ca1ddd"
-# 出路不止一条。还是这六步操作，每次只改一处；“收不回”是仍然保留着、却没有张量在用的显存：
+# There are more ways out. Here are the same six operations, with one thing changed at a time; `stuck` is what is free but shares a segment with a live block:
+# %% [markdown] key="orders_read" lang="zh" src="a13bc021"
+# 出路不止一条。还是这六步操作，每次只改一处；“收不回”是空闲、却与存活的块同在一个段里的显存：
 
 # %% key="variants" lang="en"
 hidden, rows = batch * config["hidden_size"] * 2, []  # the last hidden states, [48, 4096] in bf16
@@ -707,17 +711,19 @@ Table(["次序", "留下什么", "MiB", "收不回（MiB）", "下一批", "设�
 # %% [markdown] key="variants_read" lang="en"
 # - Row 2: kept *before* the cache is freed, the logits get a segment of their own.
 # - Row 3: so they do if `empty_cache()` comes before them, because then the cache's segment has gone already. The order decides, not the amount.
-# - Row 4: the last hidden states of the same step are below 1 MiB. They live in the small pool, and a small block can never pin a large segment.
+# - Row 4: the last hidden states of the same step are below 1 MiB. They live in the small pool, and a small block can never pin a large segment. It holds back only the rest of its own 2 MiB.
 # - Row 5: blocks of 512 MiB or more are never cut for a small request.
+# - The 1.5 MiB of the rows 2 and 3 have nothing to do with the cache: the weights' segment is a multiple of 2 MiB, and this is its rest. (In row 5 the weights' block is not cut either, so the rest stays inside it.)
 # - Row 6: with expandable segments, which come next, the rest of the memory goes back.
 #
 # Serving engines do something simpler: they allocate the cache once and *never* free it.
 # A block that is not freed is not cut.
-# %% [markdown] key="variants_read" lang="zh" src="1c747d16"
+# %% [markdown] key="variants_read" lang="zh" src="5d196b66"
 # - 第 2 行：在缓存释放**之前**留下 logits，它就有自己的段。
 # - 第 3 行：先调用 `empty_cache()` 再留下 logits，结果也一样，因为那时缓存的段已经还回去了。起决定作用的是次序，不是大小。
-# - 第 4 行：同一步最后的隐藏状态不到 1 MiB，放在小块内存池里；小块永远拖不住大块内存池的段。
+# - 第 4 行：同一步最后的隐藏状态不到 1 MiB，放在小块内存池里；小块永远拖不住大块内存池的段，它留住的只是自己那个 2 MiB 段的剩余部分。
 # - 第 5 行：512 MiB 及以上的块不会为小请求切开。
+# - 第 2、3 行的 1.5 MiB 与缓存无关：权重的段取 2 MiB 的整数倍，这是段末剩下的。（第 5 行里权重的块也不切开，剩余部分留在块内，所以是 0。）
 # - 第 6 行：可扩展段能把其余的显存还回去，下面就讲。
 #
 # 推理引擎的做法更简单：缓存只分配一次，**从不**释放。
@@ -772,11 +778,11 @@ Table(["设置", *head, "下一批"], rows, right=head)
 #
 # `empty_cache()` frees no tensor. It doesn't find memory for torch, either: torch uses what it has cached, and gives it back on its own before it reports out of memory (`num_alloc_retries`).
 # The call makes room for *others*, that is for another process or for a library that asks the driver directly.
-# Row 3 of the table above is its other use: an empty segment that has gone back cannot be cut.
-# It waits for the GPU, and the next request has to go to the driver again, so don't call it in a decoding loop.
+# Its other use is the order "free, empty, keep" above: an empty segment that has gone back cannot be cut.
+# The call waits for the GPU, and the next request has to go to the driver again, so don't call it in a decoding loop.
 #
 # Two things are easily misread. If every cached segment has one live block in it, 5 GB of cached blocks are still 5 GB after `empty_cache()`. And the peak is not that of the whole run, but the largest value since the last reset.
-# %% [markdown] key="empty" lang="zh" src="da935eb8"
+# %% [markdown] key="empty" lang="zh" src="4d7961cd"
 # ## 每个调用做了什么
 #
 # | 调用 | 已分配 | 已保留 | 已分配的峰值 |
@@ -788,7 +794,7 @@ Table(["设置", *head, "下一批"], rows, right=head)
 #
 # `empty_cache()` 不释放任何张量，也不会替 torch 多找出显存：缓存着的，torch 本来就能用；在报显存不足之前，它还会自己先归还一遍（`num_alloc_retries`）。
 # 这个调用是为 torch **之外**腾空间，例如另一个进程，或者直接向驱动要显存的库。
-# 上表第 3 行是它的另一个用处：空段还回去了，就不会再被切开。
+# 它的另一个用处，就是前面 free, empty, keep 那种次序：空段还回去了，就不会再被切开。
 # 它要等 GPU 完成计算，之后的请求又得重新去找驱动，所以不要放在解码循环里。
 #
 # 有两处容易误解。第一，如果每个缓存着的段里都还有一个存活的块，那么 5 GB 缓存在 `empty_cache()` 之后仍是 5 GB。第二，峰值不是整个程序运行期间的峰值，而是自上次重置以来的最大值。
@@ -886,17 +892,17 @@ Table(head, touched, right=head[1:])
 # %% [markdown] key="touch_read" lang="en"
 # - On a CPU, `torch.empty` is free because nothing has happened yet. The first write pays for the pages, the second doesn't. `torch.zeros` *is* a first write. Divide: 256 MiB are 65,536 pages of 4 KiB, so 100 ms of first write would be 1.5 µs a page.
 # - So a cache made with `torch.empty` on a CPU puts its cost into the first tokens, in small portions, and a memory graph shows it growing although it was allocated once.
-# - A large tensor on a CPU goes back to the system when it is freed, and `torch.cat` then touches new pages for every token. That was the price of malloc in the first timing chart. Smaller blocks are kept for the next request, much as the caching allocator keeps its own. With glibc, the usual C library of Linux, the border is 32 MiB ([mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html), `M_MMAP_THRESHOLD`); look for the jump there.
+# - A large tensor on a CPU goes back to the system when it is freed, and `torch.cat` then touches new pages for every token. That was the price of malloc in the first timing chart. Smaller blocks are kept for the next request, much as the caching allocator keeps its own. With glibc, the usual C library of Linux, the border is 32 MiB ([mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html), `M_MMAP_THRESHOLD`); in the timing chart these are 16,384 tokens of 2,048 B, and there is the jump.
 # - On a GPU, `torch.zeros` is a kernel that writes; the memory is there already.
 #
-# `LinearKVCache` uses zeros, but not to save time: a NaN in memory that was never written survives a mask.
-# %% [markdown] key="touch_read" lang="zh" src="07bd9bfb"
+# `LinearKVCache` uses zeros, but not to save time: memory that was never written can hold a NaN, and a mask does not remove it, because a weight of 0 times NaN is NaN.
+# %% [markdown] key="touch_read" lang="zh" src="f3ef3a88"
 # - 在 CPU 上，`torch.empty` 不花时间，是因为什么都还没发生。第一次写入要付出分配内存页的代价，第二次就不用了。`torch.zeros` **本身**就是第一次写入。可以算一下：256 MiB 是 65,536 个 4 KiB 的页，假如第一次写入用了 100 ms，每页就是 1.5 µs。
 # - 所以在 CPU 上用 `torch.empty` 建立的缓存，会把代价一点一点摊到最初的 token 上；明明只分配了一次，内存曲线却在慢慢上升。
-# - CPU 上的大张量一释放就还给系统，于是 `torch.cat` 每个 token 都要写一批新页；第一张计时图里 malloc 的代价，就是这么来的。较小的块会留给下一次请求，与缓存分配器的做法相似。在 Linux 常用的 C 库 glibc 里，分界是 32 MiB（[mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html) 的 `M_MMAP_THRESHOLD`）；计时图正是从那里开始跳升的。
+# - CPU 上的大张量一释放就还给系统，于是 `torch.cat` 每个 token 都要写一批新页；第一张计时图里 malloc 的代价，就是这么来的。较小的块会留给下一次请求，与缓存分配器的做法相似。在 Linux 常用的 C 库 glibc 里，分界是 32 MiB（[mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html) 的 `M_MMAP_THRESHOLD`）；也就是计时图里 16,384 个 2,048 B 的 token，曲线正是在那里跳升的。
 # - 在 GPU 上，`torch.zeros` 只是一个写入的 kernel，显存早已占好。
 #
-# `LinearKVCache` 用的是 zeros，但不是为了时间：从未写过的内存里若有 NaN，掩码是遮不住的。
+# `LinearKVCache` 用的是 zeros，但不是为了时间：从未写过的内存里可能有 NaN，掩码遮不住它，因为权重 0 乘以 NaN 还是 NaN。
 
 # %% [markdown] key="snapshot" lang="en"
 # ## Read a real one
@@ -1028,18 +1034,18 @@ head = ["batch 8 保留（GiB）", "驱动调用，8", "batch 32 保留（GiB）
 Table(["设置", *head, "下一批"], rows, right=head)
 
 # %% [markdown] key="break_read" lang="en"
-# - `max_split_size_mb:20` cures the 6 GB. But at batch 8 it fills the card with a cache of a few hundred MiB and calls the driver 4,226 times, because blocks of 20 MiB or more may not be cut, and what is freed fits hardly any other request.
+# - `max_split_size_mb:20` cures the 6,122 MiB. But at batch 8 a cache of 768 MiB fills the whole card and calls the driver 4,226 times, because blocks of 20 MiB or more may not be cut, and what is freed fits hardly any other request.
 # - The garbage collection does *nothing* unless the process has a limit. torch reads the threshold only where `torch.cuda.set_per_process_memory_fraction` was called. With a limit it keeps the staircase low, but still asks the driver as often, and it cannot return a segment with a live block, either.
 # - Expandable segments help both stories here. They are no reason to grow by `torch.cat`, because the copies stay.
 #
-# Settings treat a symptom.
+# Settings treat the symptom, and the cause is the growing and freeing of large tensors.
 # With a pre-allocated cache neither story happens: there is one call to malloc, no staircase, and no block to be cut.
-# %% [markdown] key="break_read" lang="zh" src="dadd524c"
-# - `max_split_size_mb:20` 解决了那 6 GB。但 batch 为 8 时，几百 MiB 的缓存就占满了整块卡，还调用了驱动 4,226 次，因为 20 MiB 及以上的块不许切开，释放的块几乎满足不了别的请求。
+# %% [markdown] key="break_read" lang="zh" src="8216d5ae"
+# - `max_split_size_mb:20` 解决了收不回的 6,122 MiB。但 batch 为 8 时，768 MiB 的缓存就占满了整块卡，还调用了驱动 4,226 次，因为 20 MiB 及以上的块不许切开，释放的块几乎满足不了别的请求。
 # - 没有给进程设上限时，垃圾回收**什么都不做**：只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动的次数一点没少；含有存活块的段，它同样还不回去。
 # - 可扩展段在这里对两个故事都有帮助。但这不是继续用 `torch.cat` 的理由，因为复制一次也没少。
 #
-# 设置治的是症状。
+# 这些设置治的是症状，病因是大张量不断变大、不断释放。
 # 有了预分配的缓存，两个故事都不会发生：malloc 只调用一次，没有台阶，也没有块可切。
 
 # %% [markdown] key="self" lang="en"
