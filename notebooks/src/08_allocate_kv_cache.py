@@ -20,14 +20,14 @@
 # You start an engine with your model on your GPU. It reads the weights, runs one large step, and then makes one allocation: as many cache blocks as fit.
 # **How many blocks fit, and what is the rest of the memory kept for?**
 #
-# Below, 32 sequences of Llama-3.1-8B grow on a card of 80 GB. Press play: every token takes its bytes, and at some length the cache needs more than the card has.
-# %% [markdown] key="first" lang="zh" src="b766fd67"
+# Below, 32 sequences of Llama-3.1-8B grow on a card of 80 GB. Press play: every token takes its bytes, and at some length more is needed than the 71.30 GiB that the engine may use (0.9 of the card's 79.22 GiB).
+# %% [markdown] key="first" lang="zh" src="cc186ae6"
 # ## 问题
 #
 # 你在自己的 GPU 上启动引擎：它读入权重，跑一个最大的步，然后一次性分配缓存，能放下多少块就分多少块。
 # **放得下多少块？剩下的显存又要留给什么？**
 #
-# 下面是一块 80 GB 的卡，32 条 Llama-3.1-8B 的序列在上面增长。按播放：每个 token 都要占字节，到某个长度，缓存就会超出这块卡。
+# 下面是一块 80 GB 的卡，32 条 Llama-3.1-8B 的序列在上面增长。按播放：每个 token 都要占字节，到某个长度，就会超出引擎可用的 71.30 GiB（79.22 GiB 的 0.9）。
 
 # %% key="growing_bar" lang="en"
 from minikv.course.motion import MemoryBarMotion
@@ -105,10 +105,10 @@ Table(["这个比例限制的是", "留给缓存（B）"], rows)
 # %% [markdown] key="answer_read" lang="zh" src="9de9b356"
 # 按第一种含义，总共只能用 200 字节，而已经用了 500，所以差 300。按第二种含义，本进程可以用自己的 200。
 #
-# 两个都对，只是回答的问题不同。
+# 两个都对。
 # 按第一种含义，GPU 上所有引擎合起来不会超过这个比例；不过第二个引擎得设更大的值（第一个是 0.4，第二个就设 0.9）。
 # 按第二种含义，每个引擎各有份额，需要你自己保证加起来不超过总量。
-# vLLM 的文档在 [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html) 里写的是第一种，如今写的是第二种，所以照抄别人的比例之前，先看版本。
+# vLLM 的文档在 [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html) 里写的是第一种，如今写的是第二种，所以照抄一个比例之前，先看版本。
 # minikv 采用第一种；驱动能给出数字时，报告会写明其他进程占了多少。
 #
 # 现在放进一个模型。引擎先不带缓存，把最大的一步跑一遍，这叫**预热（warm-up）**。然后再看三个数：
@@ -125,7 +125,7 @@ predict("blocks_fit", ...)
 # %% [markdown] key="formula" lang="en"
 # ## The formula
 #
-# After the warm-up an engine reads four numbers, and you give the share:
+# Written as a formula, with the utilization as $u$:
 #
 # $$\text{available} = \lfloor \text{total} \cdot u \rfloor - \text{used} - \text{peak} + \text{current} \qquad\quad \text{num\_blocks} = \left\lfloor \frac{\text{available}}{\text{block\_bytes}} \right\rfloor$$
 #
@@ -142,15 +142,15 @@ predict("blocks_fit", ...)
 #
 # $$76{,}555{,}644{,}567 - 18{,}118{,}304{,}896 - 16{,}966{,}492{,}160 + 16{,}060{,}522{,}496 = 57{,}531{,}370{,}007 \qquad \lfloor 57{,}531{,}370{,}007 / 2{,}097{,}152 \rfloor = 27{,}433$$
 #
-# Read the formula as **what is there** (used) **and what comes back in every step** (peak - current).
+# Read it like this: from the share, subtract **what is taken already** (used), then **what every step will need on top** (peak - current).
 # The weights are in used and in peak, so they are subtracted twice; current adds one of the two again.
 #
 # How does it compare with a real engine? A log of vLLM from December 2024 says for Llama-3-8B on a GPU of 79.22 GiB: weights 14.96, non-torch 1.79, activations 1.26 GiB.
 # On two GPUs each holds half the weights, but non-torch grows to 3.58 GiB, because the libraries that connect the GPUs come on top.
-# %% [markdown] key="formula" lang="zh" src="9e204108"
+# %% [markdown] key="formula" lang="zh" src="def32917"
 # ## 公式
 #
-# 预热之后，引擎读四个数，比例由你来定：
+# 写成公式，利用率记作 $u$：
 #
 # $$\text{available} = \lfloor \text{total} \cdot u \rfloor - \text{used} - \text{peak} + \text{current} \qquad\quad \text{num\_blocks} = \left\lfloor \frac{\text{available}}{\text{block\_bytes}} \right\rfloor$$
 #
@@ -266,8 +266,12 @@ blocks = {what: start_up(0.9, staging=5 * GIB, **options).num_blocks for what, o
 Table(["少做了什么", "块数", "少几块"], [(what, count, best - count) for what, count in blocks.items()])
 
 # %% [markdown] key="mib" lang="en"
+# The reset saves less than the shard's 2,560 blocks, because the warm-up has a peak of its own: the peak falls from 19.96 to 15.80 GiB, and these 4.16 GiB are 2,128 blocks.
+#
 # A wrong unit loses blocks, too. The formula takes bytes, while `nvidia-smi` prints MiB, and 1 MiB is $2^{20} = 1{,}048{,}576$ bytes.
-# %% [markdown] key="mib" lang="zh" src="3621d0aa"
+# %% [markdown] key="mib" lang="zh" src="e2d0c270"
+# 不重置峰值，少的不到 2,560 块，因为预热自己也有峰值：19.96 - 15.80 = 4.16 GiB，合 2,128 块。
+#
 # 单位弄错，块同样会变少：公式用的是字节，而 `nvidia-smi` 打印的是 MiB，1 MiB 等于 $2^{20} = 1{,}048{,}576$ 字节。
 
 # %% key="predict_mib"
@@ -289,9 +293,9 @@ predict("mib_as_millions", ...)
 # ## 亲眼看看
 #
 # 这里每一项都是条形图的一部分：上面是六个时刻，下面是 GPU 的每一部分最终用在哪里。
-# 数字来自规划器，是在纸面上算的；它还预留了一些工作空间，所以块略少。
+# 数字来自规划器的纸面计算；它还预留了工作空间，所以块略少。
 #
-# 试试下面几步，每次动手之前先说出会发生什么：
+# 每一步动手之前，先说出会发生什么：
 #
 # 1. 移动利用率。哪些部分会动，哪些不动？
 # 2. 把预热从 8,192 个 token 提高到 65,536 个。块为什么变少了？
@@ -346,15 +350,11 @@ fits = num_blocks_that_fit(terms.total, terms.utilization, terms.used, terms.pea
 Table(["一个 token（B）", "一个块（B）", "放得下的块数", "上面的块数"], [(token, block, fits, best)])
 
 # %% [markdown] key="source" lang="en"
-# (Exercise 08.2 asks for `num_blocks_that_fit`.)
-#
 # `allocate_kv_cache` does the same for `minikv.LLM`, and adds what a larger engine needs: sizes that are given, several ranks, a report, errors with a way out.
 # Here it is step by step, together with the functions that compute the numbers.
-# %% [markdown] key="source" lang="zh" src="df61a422"
-# （练习 08.2 就是写 `num_blocks_that_fit`。）
-#
-# `allocate_kv_cache` 为 `minikv.LLM` 做同样的事，另外加上大一些的引擎才需要的东西：直接指定大小、多个 rank、一份报告，以及写明解决办法的错误。
-# 下面逐步来读，连同它调用的、真正算出那些数字的几个函数。
+# %% [markdown] key="source" lang="zh" src="3a1ae28a"
+# `allocate_kv_cache` 为 `minikv.LLM` 做同样的事，另加大一些的引擎才需要的东西：直接指定大小、多个 rank、一份报告，以及写明解决办法的错误。
+# 下面连同它调用的函数，逐步来读。
 
 # %% key="annotated" lang="en"
 from minikv.course.lessons.l08.annotated_source import SourceView
@@ -369,7 +369,7 @@ show(SourceView("zh"))
 # %% [markdown] key="flow" lang="en"
 # And here is the way of one run through it: the engine from above, with its numbers (`cuda:model` is the modelled GPU).
 # %% [markdown] key="flow" lang="zh" src="671ce463"
-# 再看一次运行怎样走过这些步骤，就是上面那个引擎，附上每一步的数字（`cuda:model` 指模型里的 GPU）。
+# 下面是上面那个引擎走过的步骤和数字（`cuda:model` 指模型里的 GPU）。
 
 # %% key="flow_model" lang="en"
 from minikv.course.lessons.l08.flow_chart import FlowChart
@@ -387,12 +387,12 @@ show(FlowChart(report, "zh"))
 # ### Every variable on one page
 #
 # Beside the cache, `allocate_kv_cache` returns an `AllocationReport`. It has every variable of the function with its value and its meaning, in the order in which they are computed.
-# `used - current` is a little more than the 1.79 GiB outside of torch, because the driver counts segments, and they are larger than the tensors in them.
-# %% [markdown] key="report" lang="zh" src="f6a50c93"
+# `used - current` is 16.87 - 14.96 = 1.91 GiB, a little more than the 1.79 GiB outside of torch, because the driver counts segments, and they are larger than the tensors in them.
+# %% [markdown] key="report" lang="zh" src="f8a74e3a"
 # ### 所有变量，一页看全
 #
-# `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`。函数里的每个变量都在里面，附有数值和含义，按计算的先后排列。
-# `used - current` 比 torch 之外的 1.79 GiB 略大，因为驱动统计的是段，而段比其中的张量大。
+# `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`。函数里的每个变量都在里面，附有数值和含义，按计算先后排列。
+# `used - current` 为 1.91 GiB，比 torch 之外的 1.79 GiB 略大，因为驱动统计的是段，而段比其中的张量大。
 
 # %% key="bar_model" lang="en"
 report.shown("en")
@@ -409,9 +409,9 @@ report.shown("zh")
 # %% [markdown] key="machine" lang="zh" src="329ad588"
 # ## 在这台机器上
 #
-# 现在换成一个小 Llama，权重随机，在你手边的机器上运行。
+# 现在把一个权重随机的小 Llama 放到你的机器上。
 # 有 GPU 时，大小由测量得出（只用一半，给其他进程留些位置）。
-# CPU 的内存由所有程序共用，所以必须指定大小；不过预热的峰值照样会测。
+# CPU 的内存由所有程序共用，所以必须指定大小；预热的峰值照样会测。
 
 # %% key="small_model"
 import torch
@@ -594,7 +594,7 @@ Table(["编号", "说法", "正确的"], rows)
 # ## 弄坏它：把空闲的全用掉
 #
 # `free` 是驱动还能给出的显存。为什么不全部拿来用？
-# 没有什么拦着你：分配会成功。
+# 分配会成功。
 
 # %% key="all_free" lang="en"
 from minikv.units import format_bytes
@@ -626,7 +626,7 @@ Table(["块数来自", "块数", "多出", f"接着一步 {CHUNK:,} 个 token"],
 # Should it be .80, .90 or .95? A common advice is 0.8 to 0.9, because 0.95 and more easily runs out of memory.
 # Let's see in the model: 100 steps with chunks of every length, under four loads.
 # %% [markdown] key="pressure" lang="zh" src="374433a3"
-# 错误要到后来才出现，在另一行代码里，申请的量还不大。看上去像是模型的 bug，原因却在这里。
+# 错误要到后来才出现，在另一行代码里，申请的量还不大。像是模型的 bug，原因却在这里。
 #
 # ## 显存不足从哪里开始
 #
@@ -667,13 +667,13 @@ head = [f"{share:.2f}" for share in shares]
 Table(["利用率", *head], rows, right=head)
 
 # %% [markdown] key="pressure_read" lang="en"
-# `ok` means that all 100 steps ran; `+n`, that the allocator first had to give its cached segments back n times; `OOM @n`, that step n ran out of memory.
+# `ok` means that all 100 steps ran; `+n`, that the allocator first had to give its cached segments back n times, which is slow; `OOM @n`, that step n ran out of memory.
 #
 # In this model the advice is right: up to 0.90 all four loads survive, at 0.95 one does not.
 # But the number alone doesn't decide. Without neighbours, and with no step above the warm-up, 0.99 still works. At 1.00 it dies, although the formula kept room for every tensor.
 # Why? Compare the limit with what the steps of the first load really reached at 0.90:
-# %% [markdown] key="pressure_read" lang="zh" src="f86750ec"
-# `ok` 表示 100 步全部完成；`+n` 表示分配器先归还了 n 次缓存的段；`OOM @n` 表示第 n 步显存不足。
+# %% [markdown] key="pressure_read" lang="zh" src="f125abca"
+# `ok` 表示 100 步全部完成；`+n` 表示分配器先归还了 n 次缓存的段（很慢）；`OOM @n` 表示第 n 步显存不足。
 #
 # 在这个模型里，上面的建议是对的：0.90 及以下，四种负载都能跑完；到 0.95，有一种跑不完。
 # 但起决定作用的不只是这个数字。没有邻居、没有一步超过预热时，0.99 也还行；到 1.00 就失败了，尽管公式给每个张量都留了位置。
@@ -692,14 +692,12 @@ Table(["上限（GiB）", "各步实际用到（GiB）"], [row], right=["上限�
 # %% [markdown] key="over_limit_read" lang="en"
 # **Utilization is a plan, not a fence.** The formula counts live tensors; the allocator holds segments.
 # Steps of different lengths leave free pieces that the next step cannot use, so it takes new ones, and reserved memory grows past the limit.
-# Before the allocator fails it gives cached segments back, which is slow, but works as long as some are whole.
 #
 # What lies above the limit pays for all this: for fragments, for steps longer than the warm-up, for workspace that is requested late (CUDA graphs too, where an engine captures them after it has made the cache), and for neighbours.
 # Here is the last load again, with the bytes of the whole GPU after every third step. A line that ends early is an engine that ran out of memory:
-# %% [markdown] key="over_limit_read" lang="zh" src="de493ca0"
+# %% [markdown] key="over_limit_read" lang="zh" src="beb79e5e"
 # **利用率只是计划，不是围栏。** 公式统计的是存活的张量，分配器拿着的却是段。
 # 各步的 token 数不同，留下的空档下一步用不上，于是再申请新段，已保留的显存就越过了上限。
-# 失败之前，分配器会先归还缓存的段，这样很慢，但只要还有整段空着就管用。
 #
 # 上限以外的部分，就是留给这些的：碎片、超过预热的步、后来才要的工作空间（引擎如果建好缓存之后才捕获 CUDA 图，也算在内），还有邻居。
 # 下面把最后一种负载画出来，纵轴是整块 GPU 的已用显存，每三步一个点。线提前断开，说明引擎显存不足而停止：
@@ -729,15 +727,15 @@ show(lines(used, x="步", y="GPU 已用显存（GiB）", levels={"显存总量":
 #
 # An engine without chunked prefill must be able to prefill a prompt of the maximum length in one step, so it warms up with that many tokens.
 #
-# What does a step need for each token? In Llama-3.1-8B, at the widest place of a layer, four tensors of the width 4,096 are alive (the embeddings, the layer's input, the residual and the normed input), and three of the MLP's width 14,336 (gate, up and their product). Positions and rotary tables add 520 numbers:
+# What does a step need for each token? In Llama-3.1-8B, at the widest place of a layer, four tensors of the width 4,096 are alive (the embeddings, the layer's input, the residual and the normed input), and three of the MLP's width 14,336 (gate, up and their product). Positions and rotary tables add as much as 520 numbers of 2 bytes:
 #
 # $$(4 \cdot 4{,}096 + 3 \cdot 14{,}336 + 520) \cdot 2 = 119{,}824\ \text{B a token}$$
-# %% [markdown] key="length" lang="zh" src="44e84ff1"
+# %% [markdown] key="length" lang="zh" src="c9e5d7bb"
 # ## 最大长度为什么会减少块数？
 #
 # 没有分块预填充（chunked prefill）的引擎，必须能一步预填充最大长度的提示词，所以预热时就要用那么多 token。
 #
-# 一步里，每个 token 需要多少？以 Llama-3.1-8B 为例，在一层中占用最多的地方，同时存活的有四个宽 4,096 的张量（embedding、本层输入、残差、归一化后的输入），以及三个宽 14,336 的 MLP 张量（gate、up 和二者之积）。位置和旋转编码表再加 520 个数：
+# 一步里，每个 token 需要多少？以 Llama-3.1-8B 为例，在一层中占用最多的地方，同时存活的有四个宽 4,096 的张量（embedding、本层输入、残差、归一化后的输入），以及三个宽 14,336 的 MLP 张量（gate、up 和二者之积）。位置和旋转编码表再加相当于 520 个数（每个 2 字节）：
 #
 # $$(4 \cdot 4{,}096 + 3 \cdot 14{,}336 + 520) \cdot 2 = 119{,}824\ \text{B，每个 token}$$
 
@@ -759,6 +757,7 @@ for tokens in (2048, 8192, 32_768, 131_072):
 Table(["一次的 token 数", "激活（GiB）", "块数"], rows, right=["激活（GiB）"])
 
 # %% [markdown] key="trt" lang="en"
+# For 8,192 tokens the formula gives 0.91 GiB, and the table has 0.84: the engine in the model frees a layer's input a little earlier and keeps no rotary tables, so it needs $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B a token.
 # The activations grow with the tokens, not with their square, because attention here keeps no matrix of scores, as in FlashAttention (`attn_implementation="eager"` would).
 # With chunked prefill the warm-up is one chunk, and the number of blocks no longer depends on the length.
 #
@@ -766,7 +765,8 @@ Table(["一次的 token 数", "激活（GiB）", "块数"], rows, right=["激活
 #
 # An engine with 21.89 GiB free made only 631 blocks for Qwen1.5-7B. Is that too few?
 # Its log names neither the size of a block nor the share nor the dtype. Take 64 tokens a block, 16 bits an element, 0.9 *of the free memory* (TensorRT-LLM's meaning of the word, a third one), and round up:
-# %% [markdown] key="trt" lang="zh" src="81c2bfe4"
+# %% [markdown] key="trt" lang="zh" src="f491d4c8"
+# 按公式，8,192 个 token 是 0.91 GiB，表里是 0.84，因为模型里的引擎早些释放本层输入，不存旋转编码表，每个 token 只要 $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B。
 # 激活随 token 数成正比增长，而不是按平方增长，因为这里的注意力像 FlashAttention 那样，不保存分数矩阵（`attn_implementation="eager"` 则会保存）。
 # 有了分块预填充，预热只需一段的长度，块数就不再受最大长度影响。
 #
@@ -799,15 +799,15 @@ Table(["一个 token（B）", "token 数", "按 64 个一块", "向上取整"], 
 
 # %% [markdown] key="trt_read" lang="en"
 # That gives its number, which is no proof, but a good sign. There are few blocks, but large ones: 64 · 524,288 B = 32 MiB each, because this model has 32 KV heads and no GQA.
-# A number of blocks says nothing without the size of a block, and a number of tokens says little without the layers behind it ([lesson 02b](02b_layers_that_differ.ipynb)). Compare bytes.
+# A number of blocks says nothing without the size of a block, and a number of tokens says little without the layers behind it ([lesson 02b](02b_layers_that_differ.ipynb)). So compare bytes.
 #
 # ## Paper and measurement
 #
 # The budget explorer of [lesson 02](02_how_many_bytes.ipynb) does the same on paper, for any model and GPU.
 # How near does it come to the run in the model? The same GPU, 1.79 GiB outside of torch:
-# %% [markdown] key="trt_read" lang="zh" src="904407a3"
-# 恰好得到那个数。这不算证明，但很说明问题。块不多，但很大：每块 64 · 524,288 B = 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
-# 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[第 02b 课](02b_layers_that_differ.ipynb)）。要比，就比字节。
+# %% [markdown] key="trt_read" lang="zh" src="bcdcc5a9"
+# 恰好得到那个数，虽不算证明。块不多，但很大：每块 64 · 524,288 B = 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
+# 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[第 02b 课](02b_layers_that_differ.ipynb)），所以要比字节。
 #
 # ## 纸面与实测
 #
@@ -831,7 +831,7 @@ Table(["纸面上的块数", "模型里的块数", "相差"], [row], right=["相
 # %% [markdown] key="budget_read" lang="en"
 # Here we told the planner what is outside of torch. Usually you cannot know that on paper, so the CUDA context and the workspace are assumptions there. That is what the warm-up is for.
 # %% [markdown] key="budget_read" lang="zh" src="7c4da7b9"
-# 这里 torch 之外占多少，是我们告诉规划器的。平时在纸面上无从得知，CUDA 上下文和工作空间只能假定；正因如此，才需要预热。
+# 这里 torch 之外占多少，是我们告诉规划器的。平时在纸面上只能假定，所以才需要预热。
 
 # %% [markdown] key="bind" lang="en"
 # ## Into the model: bind
@@ -896,7 +896,7 @@ Table(["绑定的模块数", "第 1 层的形状", "块 3 里的值", "3 个模�
 # Two ranks share a model, and on rank 1 another process holds 3 GiB. Each rank computes its own number of blocks. Which one may the scheduler use?
 # %% [markdown] key="ranks" lang="zh" src="df39ac70"
 # 写进缓存的内容，在模块里就能看到，所以模块拿到的是视图，不是副本。
-# 在这里，数量对不上就报错；有的引擎找到几个就设几个，然后继续。
+# 这里数量对不上就报错；有的引擎找到几个就设几个，然后继续。
 #
 # ## 所有 rank 的最小值
 #
@@ -933,30 +933,30 @@ Table(["", "各自的块数", "小缓存的块数", "小缓存的块 10"], rows)
 # %% [markdown] key="ranks_read" lang="en"
 # If the scheduler went by rank 0, it would sooner or later give out a block that rank 1 does not have.
 # On a CPU that is an error. A kernel on a GPU does not check: it reads and writes what lies behind the cache, or the run ends with an illegal memory access.
-# So `allocate_kv_cache` takes the least of all ranks (step 12 above), also of one that has no room at all.
+# So `allocate_kv_cache` takes the least of all ranks (step 12 of the source above), also of one that has no room at all.
 #
 # ## Recap
 #
 # An engine reads total and used from the driver, peak and current from torch, and divides `total * u - used - peak + current` by the bytes of a block: 27,433 blocks of 2 MiB for Llama-3.1-8B on an H100 80GB.
 # The weights are in used and in peak, so current is added once. Without the reset before the warm-up 2,128 blocks are lost, without `empty_cache` 2,560.
 # The short form `total * u - peak` leaves out what is outside torch: with 1.79 GiB it promises 981 blocks too many.
-# A longer warm-up costs blocks, because a token needs about 119,824 B of activations: 20,953 blocks are left with 131,072 tokens at once.
+# A longer warm-up costs blocks, because every token needs its activations, 110,592 B in our model: 20,953 blocks are left with 131,072 tokens at once.
 # Utilization is a plan, not a fence: at 0.90 the limit was 71.30 GiB and the steps reached 73.98 GiB.
 #
 # ## Check yourself
 #
 # Answer aloud first, then `explain(..., reveal=True)`.
-# %% [markdown] key="ranks_read" lang="zh" src="3c44944f"
+# %% [markdown] key="ranks_read" lang="zh" src="c6a7eb90"
 # 如果调度器按 rank 0 的数来用，迟早会分出一个 rank 1 没有的块。
 # 在 CPU 上这会报错；GPU 上的 kernel 不做检查，要么读写到缓存后面的内容，要么以非法内存访问（illegal memory access）告终。
-# 所以 `allocate_kv_cache` 取所有 rank 的最小值（上面第 12 步），一点空间都没有的 rank 也算在内。
+# 所以 `allocate_kv_cache` 取所有 rank 的最小值（上面源码的第 12 步），一点空间都没有的 rank 也算在内。
 #
 # ## 本课小结
 #
 # 引擎从驱动读 total 和 used，从 torch 读 peak 和 current，用 `total * u - used - peak + current` 除以每块的字节数：Llama-3.1-8B 在 H100 80GB 上有 27,433 个 2 MiB 的块。
 # 权重在 used 和 peak 里各有一份，所以要加回一次 current。预热前不重置峰值，会少 2,128 块；不做 `empty_cache`，会少 2,560 块。
 # 简写公式 `total * u - peak` 漏掉了 torch 之外的部分：那部分为 1.79 GiB 时，会多出 981 块。
-# 预热越长，块越少，因为每个 token 大约要 119,824 B 的激活：一次 131,072 个 token 时，只剩 20,953 块。
+# 预热越长，块越少，因为每个 token 都要有激活，在我们的模型里是 110,592 B：一次 131,072 个 token 时，只剩 20,953 块。
 # 利用率只是计划，不是围栏：取 0.90 时上限是 71.30 GiB，各步实际用到 73.98 GiB。
 #
 # ## 自我检查
