@@ -2,16 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
 
 from minikv.cli.evaluate_record import Record
 from minikv.cli.options import Json, Lang
-from minikv.errors import ArgumentError
+from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.extras import require_engine
 from minikv.i18n import escape_controls, pick_language, text
+from minikv.units import format_bytes
 
 
 def evaluate(
@@ -22,6 +24,7 @@ def evaluate(
     policies: str = "streaming,h2o,snapkv,keydiff",
     kept: str = "50,25,10",
     kv_dtypes: str = "fp8,int8",
+    perplexity: str | None = None,
     texts: int = 20,
     max_tokens: int = 48,
     seed: int = 0,
@@ -35,10 +38,11 @@ def evaluate(
     lang = pick_language(lang)
     require_engine()
     from minikv.engine.serve.progress import Progress
+    from minikv.eviction.evaluate.perplexity import Curves, Reading, curves, read_text
+    from minikv.eviction.evaluate.rows import Row, fingerprint
     from minikv.eviction.evaluate.rows import evaluate as rows_of
-    from minikv.eviction.evaluate.rows import fingerprint
     from minikv.eviction.evaluate.settings import Settings
-    from minikv.eviction.evaluate.summary import summaries
+    from minikv.eviction.evaluate.summary import Summary, summaries
     from minikv.models import load
 
     asked: dict[str, Any] = {
@@ -50,27 +54,40 @@ def evaluate(
         "new": max_tokens,
         "seed": seed,
     }
-    if tasks is not None:
-        asked["tasks"] = words(tasks)
+    if tasks is not None or perplexity is not None:
+        asked["tasks"] = words(tasks or "")
     if lengths is not None:
         asked["lengths"] = numbers("--lengths", lengths, int)
     settings = Settings(**asked)
+    content = None if perplexity is None else text_of(perplexity)
     loaded = load(model, dtype=dtype, device=device)
     if lengths is None and loaded.name in TRAINED_LENGTH:
         settings = Settings(**asked, lengths=(TRAINED_LENGTH[loaded.name],))
     same = {"model": loaded.name, "weights": fingerprint(loaded.model), **settings.as_dict()}
     file = Record(record, same)
-    if file.rows:
-        print(text("evaluate.resumed", lang, rows=len(file.rows), path=record), file=sys.stderr)
-    rows, total = [], len(list(settings.questions())) * len(settings.ways)
+    if file.rows or file.readings:
+        kept_rows = len(file.rows) + len(file.readings)
+        print(text("evaluate.resumed", lang, rows=kept_rows, path=record), file=sys.stderr)
+    total = len(list(settings.questions())) * len(settings.ways)
+    steps: list[Iterator[Row | Reading]] = [rows_of(loaded.model, loaded.tokenizer, settings, file.rows)]
+    if content is not None:
+        steps.insert(0, read_text(loaded.model, loaded.tokenizer, content, settings, file.readings))
+        total += len(set(settings.lengths)) * len(settings.ways)
+    rows: list[Row] = []
+    readings: list[Reading] = []
     with Progress(total) as bar:
-        for row in rows_of(loaded.model, loaded.tokenizer, settings, file.rows):
-            rows.append(row)
+        for row in chain(*steps):
+            rows.append(row) if isinstance(row, Row) else readings.append(row)
             file.add(row)
-            bar.update(len(rows))
-    found = summaries(rows)
+            bar.update(len(rows) + len(readings))
+    found: list[Curves | Summary] = [*curves(readings), *summaries(rows)]
     if as_json:
-        told = same | {"rows": [row.as_dict() for row in rows], "summary": [each.as_dict() for each in found]}
+        told = same | {
+            "rows": [row.as_dict() for row in rows],
+            "readings": [reading.as_dict() for reading in readings],
+            "perplexity": [each.as_dict() for each in curves(readings)],
+            "recall": [each.as_dict() for each in summaries(rows)],
+        }
         print(escape_controls(json.dumps(told, indent=2, ensure_ascii=False), keep="\n", as_json=True))
     else:
         print("\n\n".join(each.shown(lang).text() for each in found))
@@ -79,8 +96,25 @@ def evaluate(
         print(note, file=sys.stderr)
 
 
+MOST_BYTES = 2**26  # of a text
 TRAINED_LENGTH = {"tiny-gqa": 193, "tiny-mla": 193}
 """Tokens of a context that the tiny models were trained on; other models are asked at 4,096."""
+
+
+def text_of(path: str) -> str:
+    """The text of a file. Raises ``ConfigError`` where it cannot be read, is too large, or is no text."""
+    try:
+        with user_path(path).open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError("unreadable_file", path=path, reason=reason) from error
+    try:
+        if len(content) <= MOST_BYTES:
+            return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        pass
+    raise ConfigError("evaluate_not_utf8", path=path, most=format_bytes(MOST_BYTES))
 
 
 def words(listed: str) -> tuple[str, ...]:

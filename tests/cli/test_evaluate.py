@@ -5,6 +5,7 @@ import json
 import pytest
 
 from minikv.eviction.evaluate.readers import WordReader
+from minikv.models import recall_documents
 from tests.cli.inside import is_one_sentence
 from tests.eviction.evaluate.small import random_llama
 
@@ -56,7 +57,7 @@ def test_a_record_goes_on_where_it_was_cut(terminal, tmp_path, monkeypatch):
     assert "2 rows" in done.err
     told = json.loads(done.out)
     assert told["rows"] == json.loads(path.read_text())["rows"]
-    assert [way["way"] for way in told["summary"][0]["ways"]] == ["full cache", "keydiff, 50 % kept", "int8"]
+    assert [way["way"] for way in told["recall"][0]["ways"]] == ["full cache", "keydiff, 50 % kept", "int8"]
 
 
 @pytest.mark.usefixtures("loaded_once")
@@ -75,6 +76,47 @@ def test_a_record_of_other_settings_or_of_something_else_is_refused_and_kept(ter
         assert path.read_bytes() == content
     assert is_one_sentence(terminal("evaluate", *FEW, "--record", str(tmp_path)))
     assert is_one_sentence(terminal("evaluate", *FEW, "--record", str(tmp_path / "no" / "record.json")))
+
+
+@pytest.fixture
+def prose(tmp_path):
+    """A file of the tiny models' words."""
+    path = tmp_path / "prose.txt"
+    path.write_text("\n".join(document.text for document in recall_documents(3)), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_text_is_read_and_its_perplexity_is_kept_in_the_record_too(terminal, tmp_path, prose, lang):
+    path = tmp_path / "record.json"
+    few = (*FEW[2:], "--perplexity", prose, "--record", str(path), "--lang", lang)
+    done = terminal("evaluate", *few)
+    assert done.code == 0
+    assert len(done.out.splitlines()) == 5
+    assert "multikey" not in done.out
+    told = json.loads(path.read_text())
+    assert (len(told["rows"]), len(told["readings"])) == (0, 3)
+    done = terminal("evaluate", *few, "--tasks", "multikey", "--json")
+    told = json.loads(done.out)
+    assert (len(told["rows"]), len(told["readings"])) == (3, 3)
+    assert [way["way"] for way in told["perplexity"][0]["ways"]] == [
+        "full cache",
+        "keydiff, 50 % kept",
+        "int8",
+    ]
+    assert "3 " in done.err
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_a_text_that_cannot_be_read_is_one_sentence(terminal, tmp_path, prose):
+    bad = tmp_path / "bad.txt"
+    assert is_one_sentence(terminal("evaluate", *FEW, "--perplexity", str(bad)))
+    assert is_one_sentence(terminal("evaluate", *FEW, "--perplexity", str(tmp_path)))
+    for content in (b"\xff\xfe\xff", b"", b"ada paris", b"never seen words " * 200):
+        bad.write_bytes(content)
+        assert is_one_sentence(terminal("evaluate", *FEW, "--perplexity", str(bad)))
+    assert is_one_sentence(terminal("evaluate", *FEW, "--perplexity", prose, "--lengths", "16"))
 
 
 def test_a_folder_of_a_model_is_read(terminal, tmp_path):
