@@ -44,15 +44,15 @@ show(turned_parts({name: name for name in ("Llama-3.1-8B", "DeepSeek-V3")}, star
 # - **shift** a cache of latents by hand, and say which part of a row has to be turned;
 # - **predict** how many blocks an eviction gives back, and when it gives back none.
 #
-# You need to know what a latent is ([lesson 03](03_the_2_86x_mistake.ipynb)), how blocks are shared ([lesson 09](09_pages_and_blocks.ipynb)) and how a policy chooses tokens ([lesson 14](14_what_to_forget.ipynb)). [Lesson 15b](15b_port_it_yourself.ipynb) then adds eviction to an attention class that the package has never seen.
-# %% [markdown] key="able" lang="zh" src="c6f36fd9"
+# You need to know what a latent is ([lesson 03](03_the_2_86x_mistake.ipynb)), how blocks are shared ([lesson 09](09_pages_and_blocks.ipynb)) and how a policy chooses tokens ([lesson 14](14_what_to_forget.ipynb)).
+# %% [markdown] key="able" lang="zh" src="9ef3b461"
 # 学完本课，你能够：
 #
 # - **算出**：一个 token 本来就只占这么点显存，淘汰它还能省多少；
 # - **亲手挪动**一份潜在向量缓存，并说出一行里哪一部分要转；
 # - **预测**一次淘汰能归还几个块，什么情况下一个也还不了。
 #
-# 需要先了解：潜在向量是什么（[第 03 课](03_the_2_86x_mistake.ipynb)）、块怎样共享（[第 09 课](09_pages_and_blocks.ipynb)）、策略怎样挑选 token（[第 14 课](14_what_to_forget.ipynb)）。[第 15b 课](15b_port_it_yourself.ipynb)再给一个本包没见过的注意力类加上淘汰。
+# 需要先了解：潜在向量是什么（[第 03 课](03_the_2_86x_mistake.ipynb)）、块怎样共享（[第 09 课](09_pages_and_blocks.ipynb)）、策略怎样挑选 token（[第 14 课](14_what_to_forget.ipynb)）。
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -90,8 +90,8 @@ predict("freed_bytes", ...)
 # | $B$ | block size | tokens a block | 16 |
 # | $F$ | what goes back to the pool | bytes | 805,306,368 / 431,751,168 |
 #
-# With the numbers put in, for DeepSeek-V3: (8,192 / 16 - 2,048 / 16) × 16 × 70,272 = 384 × 16 × 70,272 = 431,751,168 B. The heads stand in the left formula only, because with a latent no head owns anything. (Exercise 15.1 computes $F$ for many sequences.)
-# %% [markdown] key="symbols" lang="zh" src="60e5c5d1"
+# With the numbers put in, for DeepSeek-V3: (8,192 / 16 - 2,048 / 16) × 16 × 70,272 = 384 × 16 × 70,272 = 431,751,168 B.
+# %% [markdown] key="symbols" lang="zh" src="9641a224"
 # | 符号 | 含义 | 单位 | 本例取值：Llama-3.1-8B / DeepSeek-V3 |
 # |---|---|---|---|
 # | $r$ | 一个 token 在一层里占多少，即一行 | 字节 | 4,096 / 1,152 |
@@ -103,7 +103,7 @@ predict("freed_bytes", ...)
 # | $B$ | 块大小 | token / 块 | 16 |
 # | $F$ | 归还给块池多少 | 字节 | 805,306,368 / 431,751,168 |
 #
-# 以 DeepSeek-V3 为例，代入数字：(8,192 / 16 - 2,048 / 16) × 16 × 70,272 = 384 × 16 × 70,272 = 431,751,168 B。头数只出现在左边的公式里，因为用潜在向量时，没有哪个头有自己的一份。（练习 15.1 为许多条序列计算 $F$。）
+# 以 DeepSeek-V3 为例，代入数字：(8,192 / 16 - 2,048 / 16) × 16 × 70,272 = 384 × 16 × 70,272 = 431,751,168 B。
 
 # %% key="rows" lang="en"
 from minikv.course import Table
@@ -134,13 +134,13 @@ note = "DeepSeek-V3，fp16，8,192 个 token：每个头都存 K 和 V 占 {:,} 
 Table(["", "每层 B", "每个 token B", "100,000 个 token，GiB", "1 GiB 放得下的 token"], rows, lines=[note])
 
 # %% [markdown] key="rows_read" lang="en"
-# A model of 671 billion parameters frees less with each forgotten token than a model of 8 billion. It has to forget 15,279 tokens before one GiB is free.
+# DeepSeek-V3 has 671 billion parameters, yet it frees less with each forgotten token than a model of 8 billion. It has to forget 15,279 tokens to free one GiB.
 #
 # (The line below the table is a remedy to try first. A program that keeps K and V of every head needs 71 times as much for the same tokens. So cache latents before you evict any.)
 #
 # Is that little worth the trouble? It depends on what else a step reads. A decode step reads the weights once and the cache of every sequence. The cache becomes more than half of that from a context of
-# %% [markdown] key="rows_read" lang="zh" src="1b61f393"
-# 6710 亿参数的模型，每淘汰一个 token 省下的，比 80 亿参数的还少：要淘汰 15,279 个 token，才省得出 1 GiB。
+# %% [markdown] key="rows_read" lang="zh" src="4f25676d"
+# DeepSeek-V3 有 6710 亿参数，可是每淘汰一个 token，省下的显存比 80 亿参数的模型还少。它要淘汰 15,279 个 token，才能省出 1 GiB。
 #
 # （表下面那一行是应该先用的办法。有的程序为每个头都存 K 和 V，同样的 token 要占 71 倍的显存。所以先改成缓存潜在向量，再考虑淘汰。）
 #
@@ -154,23 +154,23 @@ Table(["", "每层 B", "每个 token B", "100,000 个 token，GiB", "1 GiB 放�
 #
 # | symbol | meaning | unit | value here: Llama-3.1-8B / DeepSeek-V3 |
 # |---|---|---|---|
-# | $W$ | weights that a step reads; of the experts only those that it uses | bytes | 15,009,849,344 / 434,488,264,602 |
+# | $W$ | weights that a step reads; of DeepSeek's 256 experts a layer only those that 32 sequences use, about 163 | bytes | 15,009,849,344 / 434,488,264,602 |
 # | $b$ | sequences in the batch | sequences | 32 |
 # | $\sum r$ | the rows of a token in all layers | bytes | 131,072 / 70,272 |
 # | $n^{*}$ | context at which the cache is half of what a step reads | tokens | 3,579 / 193,217 |
 #
-# Eviction can only save the cache's part. The table below shows how much faster a step gets when a quarter of the cache is kept, as far as the roofline allows ([lesson 04](04_the_roofline.ipynb)). It imagines one H200 that holds all weights, and 32 sequences:
-# %% [markdown] key="even_text" lang="zh" src="e221faed"
+# Eviction can only save the cache's part. The table below shows how much faster a step gets when a quarter of the cache is kept, as far as the roofline allows ([lesson 04](04_the_roofline.ipynb)). It imagines one H200 that holds all weights, and 32 sequences. (The first column is $n^{*}$.)
+# %% [markdown] key="even_text" lang="zh" src="cfc89782"
 # 例如 Llama-3.1-8B，32 条序列，$W$ 是 15,009,849,344 B，所以 $n^{*}$ = 15,009,849,344 / (32 × 131,072) = 3,579 个 token。
 #
 # | 符号 | 含义 | 单位 | 本例取值：Llama-3.1-8B / DeepSeek-V3 |
 # |---|---|---|---|
-# | $W$ | 一步要读的权重，专家只算用到的 | 字节 | 15,009,849,344 / 434,488,264,602 |
+# | $W$ | 一步要读的权重；DeepSeek 每层 256 个专家，只算 32 条序列用到的，约 163 个 | 字节 | 15,009,849,344 / 434,488,264,602 |
 # | $b$ | batch 里的序列数 | 条 | 32 |
 # | $\sum r$ | 一个 token 在所有层里的行加起来 | 字节 | 131,072 / 70,272 |
 # | $n^{*}$ | 一步读的字节里，缓存占到一半时的上下文长度 | token | 3,579 / 193,217 |
 #
-# 淘汰只能省缓存这一部分。如果只留四分之一的缓存，一步最多能快多少？下表按 Roofline 模型（[第 04 课](04_the_roofline.ipynb)）算出上限：假想一块装得下全部权重的 H200，跑 32 条序列。
+# 淘汰只能省缓存这一部分。如果只留四分之一的缓存，一步最多能快多少？下表按 Roofline 模型（[第 04 课](04_the_roofline.ipynb)）算出上限：假想一块装得下全部权重的 H200，跑 32 条序列。第一列就是 $n^{*}$。
 
 # %% key="even" lang="en"
 from minikv.plan import find_gpu
@@ -205,7 +205,7 @@ head = ["占到一半，token", "缓存每字节的 FLOP", "8,192 时加快", "3
 Table(["", *head], rows, right=head, lines=[f"{roof.name}：拐点在每字节 {roof.ridge:.0f} FLOP"])
 
 # %% [markdown] key="even_read" lang="en"
-# **You keep the same quarter and gain much less.** With latents, the cache is the smaller part of a step for most contexts. The second column shows a second gain: 128 heads read one row, so each cached byte costs 242 FLOP, which is above the ridge point of 206. Where the cache is far larger than the weights, such a step waits for arithmetic, and forgetting saves arithmetic too.
+# **You keep the same quarter and gain much less.** With latents, the cache is the smaller part of a step for most contexts. The second column shows a second gain. 128 heads read the same row, once with 576 numbers for the logits and once with 512 for the output, and each number costs a multiplication and an addition: 128 × 2 × (576 + 512) / 1,152 B = 242 FLOP for each cached byte. That is above the ridge point of 206. So where the cache is far larger than the weights, the step waits for arithmetic, and forgetting saves arithmetic too.
 #
 # The gain in *room* is the same as ever. If a quarter stays, about four times as many sequences fit, however small a token is. So the reason to evict from an MLA cache is room: very long contexts or very large batches.
 #
@@ -218,8 +218,8 @@ Table(["", *head], rows, right=head, lines=[f"{roof.name}：拐点在每字节 {
 # ## One row for all heads
 #
 # With GQA, every KV head can keep tokens of its own ([lesson 14](14_what_to_forget.ipynb)). Try that here:
-# %% [markdown] key="even_read" lang="zh" src="e3580750"
-# **同样只留四分之一，好处却小得多**。用潜在向量时，在大多数上下文长度下，缓存都只占一步里较小的一部分。第二列还说明了另一种好处：128 个头读的是同一行，所以缓存的每个字节要算 242 FLOP，超过了拐点 206。当缓存远大于权重时，瓶颈在计算，淘汰就连计算也一起省了。
+# %% [markdown] key="even_read" lang="zh" src="f1c2b3f0"
+# **同样只留四分之一，好处却小得多**。用潜在向量时，在大多数上下文长度下，缓存都只占一步里较小的一部分。第二列还说明了另一种好处。128 个头读的是同一行：算 logit 用 576 个数，算输出用 512 个数，每个数一次乘法、一次加法，所以缓存的每个字节要算 128 × 2 × (576 + 512) / 1,152 = 242 FLOP，超过了拐点 206。因此，当缓存远大于权重时，瓶颈在计算，淘汰就连计算也一起省了。
 #
 # 就**空间**来说则没有区别：只留四分之一，就能放下大约四倍的序列，与一个 token 占多少无关。因此在 MLA 上做淘汰，理由是空间不够，也就是上下文很长或者 batch 很大。
 #
@@ -262,9 +262,9 @@ except MiniKVError as error:
     print(error.text("zh"))
 
 # %% [markdown] key="wishes" lang="en"
-# What do we lose by that? Let's measure it on tiny-mla. It has two layers with 4 query heads each, a latent of 64 numbers and a rope key of 16, and it has learned the same task as tiny-gqa: names, cities and questions about them. It reads a text of 193 tokens. Suppose each head could keep its own 32 heavy hitters. Each bar counts how many of them are also on the joint list that all heads have to share:
-# %% [markdown] key="wishes" lang="zh" src="286c945a"
-# 既然拒绝 `scope="head"`，就要说清楚损失了什么。我们在 tiny-mla 上量一量：它有两层，每层 4 个 query 头，潜在向量 64 个数，rope key 16 个数，学的任务与 tiny-gqa 相同，也是人名、城市和提问。让它读一篇 193 个 token 的文本。假设每个头可以各留 32 个重要 token，图里的条就是其中有几个也在所有头共用的名单上：
+# What do we lose by that? Let's measure it on tiny-mla. It has two layers with 4 query heads each, a latent of 64 numbers and a rope key of 16, and it has learned the same task as tiny-gqa: names, cities and questions about them. It reads a text of 193 tokens. Suppose each head could keep its own 32 heavy hitters, the tokens on which it has put the most attention (besides the first 4 and the last 12, which stay anyway). The joint list is made of the attention of all four heads together. Each bar counts how many of a head's 32 are also on it:
+# %% [markdown] key="wishes" lang="zh" src="38e6f3e2"
+# `scope="head"` 被拒绝了，损失有多大？我们在 tiny-mla 上量一量：它有两层，每层 4 个 query 头，潜在向量 64 个数，rope key 16 个数，学的任务与 tiny-gqa 相同，也是人名、城市和提问。让它读一篇 193 个 token 的文本。假设每个头可以各留 32 个重要 token，也就是它累计注意力最大的 32 个（最前面 4 个和最后面 12 个本来就留，不算在内）。共同名单则把四个头的注意力加在一起来选。图里的每一条，就是一个头自己的 32 个里有几个也在共同名单上：
 
 # %% key="wishes_table" lang="en" tags="hardware"
 [document] = recall_documents(1, seed=1)
@@ -307,7 +307,7 @@ head = ["层", "四个头都要", "至少一个头要", "得分之和"]
 Table(head, rows, right=head[3:])
 
 # %% [markdown] key="score" lang="en"
-# The heads disagree. Of 32 tokens each, 8 and 5 are common to all four, and together they want about seventy. But a row is there for all heads or for none. So we ask all heads and add up their answers: each token gets one score.
+# The heads disagree. Of 32 tokens each, only 8 (layer 0) and 5 (layer 1) are common to all four, and together they want about seventy. But a row is there for all heads or for none. So we ask all heads and add up their answers: each token gets one score.
 #
 # A small example first: two heads, and two cached tokens with a latent and a rope key of two numbers each. Token 0 has the latent (1, 0) and the rope key (1, 0), token 1 has (0, 1) and (0, 1). There is one query, with the scale 1/√4 = 0.5:
 #
@@ -318,8 +318,8 @@ Table(head, rows, right=head[3:])
 # | **score** | | | | | **1.503, 0.497** |
 #
 # The two scores sum to 2, because each of the two heads hands out exactly 1. In general:
-# %% [markdown] key="score" lang="zh" src="7ef3d7f8"
-# 各个头意见不一：每个头选 32 个 token，四个头都选中的，两层分别只有 8 个和 5 个，合起来却要七十个左右。可是一行要么所有头都有，要么都没有。所以只能把所有的头都问一遍，再把结果加起来，每个 token 得到一个得分。
+# %% [markdown] key="score" lang="zh" src="cbc88be7"
+# 各个头选的并不一样：每个头选 32 个 token，四个头都选中的，两层分别只有 8 个和 5 个，合起来却要七十个左右。可是一行要么所有头都有，要么都没有。所以只能把所有的头都问一遍，再把结果加起来，每个 token 得到一个得分。
 #
 # 先看一个小例子：两个头，缓存里有两个 token，潜在向量和 rope key 都只有两个数。token 0 的潜在向量是 (1, 0)，rope key 是 (1, 0)；token 1 的是 (0, 1) 和 (0, 1)。只有一个 query，缩放系数是 1/√4 = 0.5：
 #
@@ -345,10 +345,10 @@ Table(head, rows, right=head[3:])
 # | $s_i$ | the score of token $i$ | | 772 in all |
 # | $H$, $T$ | query heads, and queries so far | heads, tokens | 4, 193 |
 #
-# With the numbers put in: σ = 1/√(32 + 16) = 0.144, and all scores together are 4 × 193 = 772. That is the last column of the table above. We don't average over KV heads, because there are none, although the config of DeepSeek-V3 says `num_key_value_heads: 128`. (You write this formula in the exercise of [lesson 15b](15b_port_it_yourself.ipynb).)
+# With the numbers put in: σ = 1/√(32 + 16) = 0.144, and all scores together are 4 × 193 = 772. That is the last column of the table above. We don't average over KV heads, because there are none, although the config of DeepSeek-V3 says `num_key_value_heads: 128`.
 #
 # How good is such a score? Here are the recall curves of [lesson 14](14_what_to_forget.ipynb), now on latents. The model reads 193 tokens, each layer keeps a share of them, and only then come the questions:
-# %% [markdown] key="score_symbols" lang="zh" src="c95f9a64"
+# %% [markdown] key="score_symbols" lang="zh" src="5bcb0a10"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $c_i$、$k_i$ | token $i$ 缓存下来的潜在向量和 rope key | 元素 | 64、16 |
@@ -359,7 +359,7 @@ Table(head, rows, right=head[3:])
 # | $s_i$ | token $i$ 的得分 | | 总和 772 |
 # | $H$、$T$ | query 头数，到目前为止的 query 数 | 头、token | 4、193 |
 #
-# 代入数字：σ = 1/√(32 + 16) = 0.144；得分的总和是 4 × 193 = 772，也就是上面那张表的最后一列。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。（[第 15b 课](15b_port_it_yourself.ipynb)的练习就是写这个公式。）
+# 代入数字：σ = 1/√(32 + 16) = 0.144；得分的总和是 4 × 193 = 772，也就是上面那张表的最后一列。这里没有可以求平均的 KV 头，尽管 DeepSeek-V3 的配置里写着 `num_key_value_heads: 128`。
 #
 # 这样的得分好不好用？我们把[第 14 课](14_what_to_forget.ipynb)的召回率曲线换到潜在向量上再画一遍。模型先读 193 个 token，每层留下一部分，之后才提问：
 
@@ -402,15 +402,15 @@ Table(head, rows, lines=[note])
 # %% [markdown] key="curves_read" lang="en"
 # - **H2O doesn't help here.** Neither its sum nor its maximum beats a random choice. That was to be expected, because no query had looked at the facts yet, and now one list has to serve all heads besides.
 # - **Knorm** answered most questions on tiny-gqa. Here it falls below random. It looks at the length of a key, and the next cell shows how little there is to see.
-# - **KeyDiff** compares directions, and a latent has a direction just as a key has. **Echo** ([lesson 14b](14b_your_own_policy.ipynb)) asks the text's own words again and needs only logits. With 25 % kept, both lose nothing.
-# - Perplexity ranks them differently. With 25 % kept, KeyDiff answers everything, but the perplexity of the ordinary words rises from 7.9 to 40.3. Echo stays at 8.7.
+# - **KeyDiff** compares directions, and a latent has a direction just as a key has. **Echo** ([lesson 14b](14b_your_own_policy.ipynb)) asks the text's own words again and needs only logits. With 25 % kept, both lose nothing. With 10 % kept, "echo, fitted" still answers 91.1 %: it divides the same room unequally between the two layers, and finds the shares on other texts.
+# - Perplexity ranks them differently. With 25 % kept, KeyDiff answers everything, but the perplexity of the ordinary words rises from 7.9 to 40.3. Echo stays at 8.7, and H2O's sum, which answers only 9.4 %, at 7.9.
 #
-# This is one tiny model, one kind of text, and all questions come after the text. If the questions come while the text is read, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/internal/eviction.md](repo:docs/internal/eviction.md) has both). None of it tells you how DeepSeek-V3 behaves.
-# %% [markdown] key="curves_read" lang="zh" src="e459bb2b"
+# This is one tiny model and one kind of text, with all questions at the end. If they come while the text is read, H2O's sum is well ahead of chance in some settings and far behind in others ([docs/internal/eviction.md](repo:docs/internal/eviction.md) has both). None of it tells you how DeepSeek-V3 behaves.
+# %% [markdown] key="curves_read" lang="zh" src="25c9c6a2"
 # - **H2O 在这里没有用**：求和也好，取最大值也好，都不如随机选择。这并不意外，因为还没有任何 query 看过那些事实，何况现在一份名单要照顾所有的头。
 # - **Knorm** 在 tiny-gqa 上能答对大多数问题，在这里却比随机还差。它看的是 key 的长度，而下一个单元格会告诉你，长度几乎没有差别。
-# - **KeyDiff** 比较的是方向，潜在向量和 key 一样有方向。**Echo**（[第 14b 课](14b_your_own_policy.ipynb)）把文本自己的词再问一遍，只需要 logit。留 25% 时，两者一题也没有丢。
-# - 按困惑度排，次序又不一样。留 25% 时，KeyDiff 全部答对，但普通词的困惑度从 7.9 升到 40.3，而 Echo 只有 8.7。
+# - **KeyDiff** 比较的是方向，潜在向量和 key 一样有方向。**Echo**（[第 14b 课](14b_your_own_policy.ipynb)）把文本自己的词再问一遍，只需要 logit。留 25% 时，两者一题也没有丢。只留 10% 时，“echo, fitted”还能答对 91.1%：总容量不变，但两层分到的多少不同，怎么分是事先在别的文本上定好的。
+# - 按困惑度排，次序又不一样。留 25% 时，KeyDiff 全部答对，但普通词的困惑度从 7.9 升到 40.3。Echo 只有 8.7；求和的 H2O 只答对 9.4%，困惑度却停在 7.9。
 #
 # 这只是一个极小的模型、一种文本，而且所有问题都在文本之后才来。如果一边读一边问，H2O 的求和在有的设置下明显好于随机，在有的设置下又差得很远（两种情况都记在 [docs/internal/eviction.md](repo:docs/internal/eviction.md) 里）。DeepSeek-V3 会怎样，从这里推不出来。
 
@@ -435,19 +435,19 @@ for name in ("tiny-gqa", "tiny-mla"):
 Table(["模型", "层", "长度的标准差，占均值的 %"], rows)
 
 # %% [markdown] key="lengths_read" lang="en"
-# Before a latent is cached, it passes a norm (`kv_a_layernorm`). After that all latents have much the same length, above all in layer 1, where the deviation is 1.7 % instead of 20.5 %. So what a policy looks at may mean something else in another architecture, or nothing at all.
+# Before a latent is cached, it passes a norm (`kv_a_layernorm`). After that all latents have much the same length, above all in layer 1, where the deviation is 1.7 % (the keys of tiny-gqa: 20.5 %). So what a policy looks at may mean something else in another architecture, or nothing at all.
 #
 # ## Shift it by hand
 #
-# A shift has two parts. Some tokens go, so their rows are left out. The others get new positions: moving up by 1,021 places means turning their keys back by 1,021 places. For Llama that is `rope(key, -1021)` on the whole key. What is it here?
+# At the top of the lesson 1,021 tokens went and the others moved up. For Llama, moving up means `rope(key, -1021)` on the whole key. What is it here?
 #
 # With MLA, the position of a row is in its rope key and nowhere else; the rope key was separated for that purpose ([lesson 03](03_the_2_86x_mistake.ipynb)). You can check it without forgetting anything. Move the *whole* text by 100 places, queries included. Attention depends on distances only, so no logit may change.
-# %% [markdown] key="lengths_read" lang="zh" src="a81f4607"
+# %% [markdown] key="lengths_read" lang="zh" src="acaace5a"
 # 潜在向量写入缓存之前要过一个归一化（`kv_a_layernorm`），之后长度都差不多，第 1 层尤其明显，标准差只有 1.7%，而 tiny-gqa 是 20.5%。也就是说，策略看的那个量，换一种架构可能是另一个意思，也可能毫无意义。
 #
 # ## 亲手挪一次
 #
-# 挪动分两部分。一部分 token 被淘汰，它们的行直接去掉；其余的要换位置，往前挪 1,021 个位置，就要把 key 往回转 1,021 个位置。对 Llama 来说，就是对整个 key 做 `rope(key, -1021)`。那么在这里呢？
+# 本课开头的例子淘汰了 1,021 个 token，其余的往前挪。对 Llama 来说，往前挪就是对整个 key 做 `rope(key, -1021)`。换成潜在向量又该怎么做？
 #
 # 用 MLA 时，一行的位置只在 rope key 里，别处都没有，当初单独分出 rope key 就是为了这个（[第 03 课](03_the_2_86x_mistake.ipynb)）。这一点不用淘汰也能验证：把**整篇**文本连同 query 一起挪 100 个位置。注意力只看距离，所以任何一个 logit 都不该变。
 
@@ -504,15 +504,11 @@ head = ["往回转 100 个位置的", "logit 的最大差别"]
 Table(head, zip(names, differences.values()), right=head[1:])
 
 # %% [markdown] key="shift_read" lang="en"
-# **Turn the rope key and leave the latent alone.** (What remains in the first line is rounding.) In DeepSeek-V3 you turn 64 of the 576 numbers of a row, so a shift of latents is cheaper than a shift of keys.
-#
-# (A shift that really forgets something does change logits, because something is missing.)
+# **Turn the rope key and leave the latent alone.** (What remains in the first line is rounding.) In DeepSeek-V3 you turn 64 numbers of a row, in Llama-3.1-8B the 8 × 128 = 1,024 of K, so a shift of latents is cheaper than a shift of keys.
 #
 # In the package, `positions="reindexed"` does this shift: the kept tokens count 0, 1, 2 and so on. With `positions="original"` every token stays where it was. Both are right. It is wrong to mix them, that is, to keep the old rotation and take the position of new tokens from the length of the cache ([lesson 14b](14b_your_own_policy.ipynb)). The next cell compares all three on latents. It reads the first 129 tokens of six texts, 32 as a prompt and the rest one by one, and keeps 48:
-# %% [markdown] key="shift_read" lang="zh" src="d1619152"
-# **只转 rope key，潜在向量不动**。（第一行剩下的是舍入误差。）在 DeepSeek-V3 里，一行 576 个数只转 64 个，所以挪潜在向量比挪 key 便宜。
-#
-# （如果真的淘汰了一些 token，logit 当然会变，因为少了东西。）
+# %% [markdown] key="shift_read" lang="zh" src="5e73a8df"
+# **只转 rope key，潜在向量不动**。（第一行剩下的是舍入误差。）DeepSeek-V3 的一行只转 64 个数，Llama-3.1-8B 则要转 K 的 8 × 128 = 1,024 个，所以挪潜在向量比挪 key 便宜。
 #
 # 在本包里，`positions="reindexed"` 做的就是这种挪动：留下的 token 重新编号为 0、1、2……；`positions="original"` 则让每个 token 留在原来的位置。两种都对，错的是混用，也就是旋转还是旧的，新 token 的位置却取自缓存的长度（[第 14b 课](14b_your_own_policy.ipynb)）。下一个单元格在潜在向量上比较这三种做法：读六篇文本的前 129 个 token，其中 32 个作提示词，其余一个一个地读，留 48 个：
 
@@ -545,17 +541,17 @@ for name in ("streaming", "keydiff"):
 Table(["策略", "下一个 token 的位置", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="positions_read" lang="en"
-# With positions from the cache, StreamingLLM loses more than a third of its answers. KeyDiff keeps nearly all of its answers, but its perplexity rises from 11.9 to 250, so the ordinary words get twenty times as hard to guess. The reason is that the latent encodes what a token says, and only the rope key encodes where it stands. **A count of right answers alone would have missed the error.** Look at the perplexity and at the logits as well.
+# With positions from the cache, StreamingLLM loses more than a third of its answers. KeyDiff keeps nearly all of its answers, but its perplexity rises from 11.9 to 250, so the ordinary words get twenty times as hard to guess. The latents still say what each token is, so it is found; but the distances between tokens are wrong. **A count of right answers alone would have missed the error.** Look at the perplexity and at the logits as well.
 #
-# (Exercise 15.4 computes positions, slots and lengths for several sequences and two KV cache groups.)
+# The two right ways differ too, and neither is better for both policies: 46.1 and 20 with StreamingLLM, 11.9 and 21.1 with KeyDiff.
 #
 # ## Blocks that really go back
 #
 # So far the cache was dense, and each eviction gathered it into a new tensor. An engine keeps latents in blocks, and a block can go back only when none of its tokens is needed. So the survivors move to the front, and the blocks behind them are freed. Which survivors have to move?
-# %% [markdown] key="positions_read" lang="zh" src="97e6352d"
-# 位置取自缓存长度时，StreamingLLM 答对的少了三分之一以上。KeyDiff 的答案几乎都还在，但困惑度从 11.9 升到 250，也就是普通词难猜了二十倍。原因在于：token 的内容由潜在向量编码，与位置无关；位置只编码在 rope key 里。**如果只数答对多少，这个错误就漏过去了**。所以还要看困惑度和 logit。
+# %% [markdown] key="positions_read" lang="zh" src="00560ed9"
+# 位置取自缓存长度时，StreamingLLM 答对的少了三分之一以上。KeyDiff 的答案几乎都还在，但困惑度从 11.9 升到 250，也就是普通词难猜了二十倍。原因在于：潜在向量没有变，token 的内容还找得到，错的是 token 之间的距离。**如果只数答对多少，这个错误就漏过去了**。所以还要看困惑度和 logit。
 #
-# （练习 15.4：为几条序列、两个 KV 缓存组计算位置、槽位和长度。）
+# 两种正确做法的困惑度也不一样，谈不上哪一种总是更好：StreamingLLM 是 46.1 和 20，KeyDiff 是 11.9 和 21.1。
 #
 # ## 真正归还块
 #
@@ -607,17 +603,17 @@ Table(head, rows, right=[head[2], head[4]], lines=[slots])
 # %% [markdown] key="moved_read" lang="en"
 # `OnBlocks` is a helper of this lesson: `read` computes tokens, and `eviction` is the package's `PagedEviction`. (This cache calls the latent `k` and the rope key `v`.)
 #
-# Survivors that already lie in front stay there. The others fill the holes from behind. When one token goes at every step, one row moves in each layer, which is 2 × 320 B = 640 B. If the slots had to follow the order of the text, almost all rows would move every time. Attention doesn't need that order, because it sums over rows, and each rope key carries its own position. The price is a list of positions: the number of a slot no longer tells you where its token stands in the text.
+# Survivors that already lie in front stay there. The others fill the holes from behind. When one token goes at every step, one row moves in each layer: 64 + 16 numbers in fp32, so 80 × 4 B = 320 B, twice 640 B. If the slots had to follow the order of the text, almost all rows would move every time. Attention doesn't need that order, because it sums over rows, and each rope key carries its own position. The price is a list of positions: the number of a slot no longer tells you where its token stands in the text.
 #
-# (In exercise 15.3 you find sinks and the recent window by that list, in a batch with padding. Exercise 15.2 moves rows in the text's order, which is easier to check.)
+# (Exercise 15.2 does keep the text's order, which is easier to check.)
 #
 # The two parts of a row have to move together. What happens if one of them stays behind?
-# %% [markdown] key="moved_read" lang="zh" src="b4aa402c"
+# %% [markdown] key="moved_read" lang="zh" src="4e1d30fb"
 # `OnBlocks` 是本课的小工具：`read` 计算 token，`eviction` 就是本包的 `PagedEviction`。（在这个缓存里，潜在向量叫 `k`，rope key 叫 `v`。）
 #
-# 留下的 token 如果已经在前面，就不用动；其余的从后面来填空位。如果每一步淘汰一个 token，每层就只搬一行，两层是 2 × 320 B = 640 B。要是非得让槽位保持文本的次序，几乎每次都要全部重搬。注意力并不需要这个次序，因为它对各行求和，而每个 rope key 都带着自己的位置。代价是要维护一份位置表：只看槽位的编号，已经不知道 token 在文本的什么地方了。
+# 留下的 token 如果已经在前面，就不用动；其余的从后面来填空位。如果每一步淘汰一个 token，每层就只搬一行，即 64 + 16 个 fp32 的数，80 × 4 B = 320 B，两层是 640 B。要是非得让槽位保持文本的次序，几乎每次都要全部重搬。注意力并不需要这个次序，因为它对各行求和，而每个 rope key 都带着自己的位置。代价是要维护一份位置表：只看槽位的编号，已经不知道 token 在文本的什么地方了。
 #
-# （练习 15.3 要在有填充的 batch 里，靠这份表找出汇点和近期窗口。练习 15.2 按文本的次序来搬，便于核对。）
+# （练习 15.2 仍按文本的次序来搬，便于核对。）
 #
 # 一行的两部分必须一起搬。如果漏搬其中一部分，会怎样？
 
@@ -654,13 +650,13 @@ for left, what in ((None, "两部分都搬"), ("v", "rope key 没搬"), ("k", "�
 Table(["", "答对", "总数"], rows)
 
 # %% [markdown] key="left_read" lang="en"
-# Neither case raises an exception. If both parts were in one tensor, such a mistake would fail at once. With two tensors, a move that forgets one of them simply gives a wrong answer.
+# Neither case raises an exception. If both parts were in one tensor, one move would take both. With two tensors, a move that forgets one of them simply gives wrong answers.
 #
 # ### Which blocks come back?
 #
 # Two sequences begin alike, so they share the blocks of that beginning ([lesson 09](09_pages_and_blocks.ipynb)). One of them evicts. How many blocks does the pool gain?
-# %% [markdown] key="left_read" lang="zh" src="61d2aabb"
-# 两种情形都没有异常。如果两部分在同一个张量里，出错会立刻抛异常；这里是两个张量，漏搬一个也不报错，照样输出一个错的结果。
+# %% [markdown] key="left_read" lang="zh" src="4cf1fe79"
+# 两种情形都没有抛异常。如果两部分在同一个张量里，搬一次就都搬走了，不可能漏掉一半；这里是两个张量，漏搬一个也不报错，只是答案错了。
 #
 # ### 哪些块会还回来？
 #
@@ -670,9 +666,9 @@ Table(["", "答对", "总数"], rows)
 predict("pool_gains", ...)
 
 # %% [markdown] key="small" lang="en"
-# Here is the same situation, small enough to look at. A reads 100 tokens in blocks of 8. B begins with the same 64 tokens and then goes on differently. Both have a capacity of 40. The fourth column says how many tokens of A's text a new request would find in the prefix cache.
-# %% [markdown] key="small" lang="zh" src="8d7e3cea"
-# 下面是同样的情形，规模小到可以逐块看清。A 读 100 个 token，块大小为 8。B 的前 64 个 token 与 A 相同，后面不同。两条序列的容量都是 40。表的第四列是：如果新来一个请求，文本与 A 相同，它能在前缀缓存里找到多少个 token。
+# Here is the same situation, small enough to look at. A reads 100 tokens in blocks of 8. B begins with the same 64 tokens and then goes on differently. Both have a capacity of 40. Each row of the table is one step: in the first two A and B read (`evicts` is False), in the last two they evict. The fourth column says how many tokens of A's text a new request would find in the prefix cache. Only full blocks are found, so at first 12 × 8 = 96 of the 100.
+# %% [markdown] key="small" lang="zh" src="5646fd7e"
+# 下面是同样的情形，规模小到可以逐块看清。A 读 100 个 token，块大小为 8。B 的前 64 个 token 与 A 相同，后面不同。两条序列的容量都是 40。表里每一行是一步：前两步 A、B 先后读入（“淘汰”一列是 False），后两步先后淘汰（True）。第四列是：如果新来一个请求，文本与 A 相同，它能在前缀缓存里找到多少个 token。只有满块才找得到，所以起初是 100 个里的 12 × 8 = 96 个。
 
 # %% key="shared" lang="en"
 from minikv.course.lessons.l15.story import evicting_story
@@ -698,14 +694,14 @@ Table(head, rows)
 # Move the slider through the four steps.
 #
 # - **A evicts, and the pool gains nothing.** The 40 tokens that stay need 5 blocks. A's first 5 blocks are B's as well and B still reads them, so A takes 5 new ones. A gives up its 8 shared blocks, but they stay with B. Only the 5 blocks that A had alone come back. So under a shared prefix an eviction first costs copies, and it pays only for what lies behind the prefix. (With a longer prefix it would *cost* blocks.)
-# - A's old text can still be **found**. B holds its beginning, and A's other blocks are free but not overwritten yet. When B evicts too, it writes into its own first blocks. Their digests are dropped, and everything behind them can no longer be found.
+# - All 96 tokens of A's old text can still be **found**. B holds its beginning, and A's other blocks are free but not overwritten yet. When B evicts too, it writes into its own first blocks. Their digests are dropped, and everything behind them can no longer be found.
 #
 # There is another way: take whole blocks out of the table and move nothing.
-# %% [markdown] key="shared_read" lang="zh" src="9ee84b25"
+# %% [markdown] key="shared_read" lang="zh" src="e602705e"
 # 拖动滑块，看这四步。
 #
 # - **A 淘汰了，块池却一个块也没有多出来**。留下的 40 个 token 要占 5 个块。A 最前面的 5 个块同时也是 B 的，B 还在读，所以 A 得另取 5 个新块。A 放掉了 8 个共享块，但它们仍由 B 持有，真正还回来的只有 A 独占的那 5 个。也就是说，有共享前缀时，淘汰要先复制，只有前缀后面的部分才能省下来。（前缀再长一些，反而会**多占**块。）
-# - A 原来的内容仍然**找得到**：开头由 B 持有，后面的块虽然空闲，但还没有被覆盖。等到 B 也淘汰，它会写自己最前面的块，这些块的摘要随之作废，排在后面的内容就再也找不到了。
+# - A 原来的 96 个 token 仍然**找得到**：开头由 B 持有，后面的块虽然空闲，但还没有被覆盖。等到 B 也淘汰，它会写自己最前面的块，这些块的摘要随之作废，排在后面的内容就再也找不到了。
 #
 # 还有另一种办法：直接把整块从块表里去掉，什么也不搬。
 
@@ -754,13 +750,13 @@ for unit in ("token", "block"):
 Table(["单位", "留下", "token 总数", "答对", "问题总数"], rows)
 
 # %% [markdown] key="block_read" lang="en"
-# Nothing is copied or moved, and A goes on sharing what it keeps. You pay with the choice. Eight tokens stay or go together, all layers lose the same ones, and fewer tokens stay than the capacity allows, since only whole blocks go. In these texts a fact is a single token among ordinary words, so most answers are lost: 17 of 64 are left. If the important parts of your texts come in longer stretches, it may work better. Measure it.
+# Nothing is copied or moved, A goes on sharing what it keeps, and the pool gains two blocks (8 and 10, which A had alone). You pay with the choice. Eight tokens stay or go together, all layers lose the same ones, and fewer tokens stay than the capacity allows, since only whole blocks go: A keeps 36 of 40. In these texts a fact is a single token among ordinary words, so most answers are lost: 17 of 64 are left. If the important parts of your texts come in longer stretches, it may work better. Measure it.
 #
 # ## In the engine
 #
 # In the engine, eviction is a part of a step. The scheduler knows *how many* tokens stay without looking at any of them, and the device decides *which*. Here are twelve requests of 193 tokens, with 16 more to generate for each, and a pool of 64 blocks:
-# %% [markdown] key="block_read" lang="zh" src="709c073b"
-# 既不复制，也不搬动，留下的块 A 继续共享。代价在于选择变粗了：八个 token 同去同留，各层丢的也完全一样；而且只能整块淘汰，留下的比容量还少。在这些文本里，一条事实只是普通词中间的一个 token，所以大部分题都答不出来，64 题只对了 17 题。如果你的文本里重要内容成段出现，效果也许会好一些，请实际测一测。
+# %% [markdown] key="block_read" lang="zh" src="5aa50025"
+# 既不复制，也不搬动，留下的块 A 继续共享，块池还多出两个块（8 和 10，原来由 A 独占）。代价在于选择变粗了：八个 token 同去同留，各层丢的也完全一样；而且只能整块淘汰，留下的比容量还少，容量是 40，A 只留了 36 个。在这些文本里，一条事实只是普通词中间的一个 token，所以大部分题都答不出来，64 题只对了 17 题。如果你的文本里重要内容成段出现，效果也许会好一些，请实际测一测。
 #
 # ## 在引擎里
 #
@@ -822,12 +818,12 @@ for eviction in (None, some):
             print(error.text("zh"))
 
 # %% [markdown] key="engine_read" lang="en"
-# In the same bytes, 10 requests run at once instead of 4, and a text may be longer than the whole pool. (A capacity of 80 needs 5 blocks. A request takes up to 10, because the chunk of the prompt that is being read needs room too.) How good the answers are is another question; the curves above speak about that.
+# In the same bytes, 10 requests run at once instead of 4, and a text may be longer than the whole pool. (The capacity of 4 + 56 + 20 = 80 tokens needs 5 blocks. Before it evicts, a sequence may hold 7 more (`evict_every=8`), and while it reads its prompt a chunk of 64 besides: 151 tokens, or 10 blocks.) How good the answers are is another question, which the curves above answer.
 #
 # ## Recap
 #
 # - A row of DeepSeek-V3 takes 1,152 B and a row of Llama-3.1-8B 4,096 B. So keeping a quarter makes a step at 131,072 tokens 1.44 times as fast, where Llama gets 3.70 times.
-# - All heads share one row, so there is one list of tokens to keep. Of the 32 tokens that each head wanted, only 8 and 5 were common to all four.
+# - All heads share one row, so there is one list of tokens to keep. Of the 32 tokens that each head wanted, only 8 in one layer and 5 in the other were common to all four.
 # - To shift, you turn the rope key, which is 128 of 1,152 B, and leave the latent alone.
 # - Under a shared prefix, the first eviction gave back no block: A took 5 new ones and freed 5. In the engine, 10 requests ran at once instead of 4.
 # - DeepSeek Sparse Attention reads 2,048 rows for each query. It saves time but no room, because every row stays.
@@ -835,8 +831,8 @@ for eviction in (None, some):
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="engine_read" lang="zh" src="7139b9e4"
-# 同样的字节里，同时运行的请求从 4 个变成 10 个，一篇文本甚至可以比整个块池还长。（容量 80 只要 5 个块；一个请求最多会占 10 个，因为正在读的那一段提示词也要地方。）至于回答的质量，那是另一个问题，要看前面的曲线。
+# %% [markdown] key="engine_read" lang="zh" src="23a8b1b3"
+# 同样的字节里，同时运行的请求从 4 个变成 10 个，一篇文本甚至可以比整个块池还长。（容量 4 + 56 + 20 = 80 个 token 只要 5 个块。但淘汰之前可以多存 7 个（`evict_every=8`），读提示词时还要容得下 64 个 token 的一段，最多 151 个 token，要 10 个块。）至于回答的质量，那是另一个问题，要看前面的曲线。
 #
 # ## 本课小结
 #
