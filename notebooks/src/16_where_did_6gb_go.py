@@ -19,13 +19,13 @@
 #
 # **What still holds the memory after `generate()`, and which number tells you?**
 #
-# A run has ended. You dropped its cache and called `empty_cache()`. Then your program asks for memory that should be free, and runs out of it. Here is the card at that moment, as PyTorch's allocator counts it. The weights are live, as they should be. But 7 GiB are neither in use nor available:
-# %% [markdown] key="question" lang="zh" src="b6e78eb4"
+# A run has ended. You dropped its cache and called `empty_cache()`. Then your program asks for memory that should be free, and runs out of it. Here is the card at that moment, computed with a model of PyTorch's allocator. The weights are live, as they should be. But 7 GiB are neither in use nor available:
+# %% [markdown] key="question" lang="zh" src="3b73d4e3"
 # ## 问题
 #
 # **`generate()` 之后，显存被什么占着？看哪个数字才知道？**
 #
-# 一次运行结束了，缓存已经丢掉，`empty_cache()` 也调用过了。程序接着申请一块本该空闲的显存，却报显存不足。下面是那一刻的显卡，按 PyTorch 分配器的统计画出。权重还在使用，这是应该的；但有 7 GiB 既没有在用，也拿不回来：
+# 一次运行结束了，缓存已经丢掉，`empty_cache()` 也调用过了。程序接着申请一块本该空闲的显存，却报显存不足。下面是那一刻的显卡，用 PyTorch 分配器的模型算出。权重还在使用，这是应该的；但有 7 GiB 既没有在用，也拿不回来：
 
 # %% key="ledger" lang="en"
 from minikv.course.diagrams import memory_ledger
@@ -255,11 +255,11 @@ retention_report(answer).shown("zh")
 # | `generate()` | it doesn't store the cache on the model; the cache is in a local variable |
 # | the causal mask | no mask is made in decode |
 # | SDPA, PyTorch's attention function | it has no state, and its workspace is on the stack |
-# | tensor parallelism | `GatherParallel` adds no buffer |
+# | tensor parallelism | `GatherParallel`, the class that collects a layer's outputs from all GPUs, adds no buffer |
 # | the helper in your script | it returns text and holds nothing |
 #
 # Decide before you run the next two cells. Does any of the five keep memory? And which of the arguments no longer holds? (The experiments use a model of about the same size, on the CPU.)
-# %% [markdown] key="suspects" lang="zh" src="6566fd64"
+# %% [markdown] key="suspects" lang="zh" src="4a6e250b"
 # ## 五个嫌疑对象
 #
 # `generate()` 之后显存少了，人们最先怀疑的就是下面五个。表里是通常用来排除它们的理由。不过根据源代码得出的理由很快会过时，所以我们在这里安装的版本上给每一个做实验。
@@ -269,7 +269,7 @@ retention_report(answer).shown("zh")
 # | `generate()` | 缓存在局部变量里，没有存到模型上 |
 # | 因果掩码（mask） | 解码时不生成掩码 |
 # | SDPA（PyTorch 的注意力函数） | 没有状态，工作空间在栈上 |
-# | 张量并行（TP） | `GatherParallel` 不增加缓冲区 |
+# | 张量并行（TP） | `GatherParallel`（从各 GPU 收集一层输出的类）不增加缓冲区 |
 # | 脚本里的辅助函数 | 只返回文本，不持有缓存 |
 #
 # 运行下面两个单元格之前，先自己判断：五个里面有没有哪个会占住内存？哪条理由现在已经不成立？（实验用的是另一个差不多大的模型，在 CPU 上。）
@@ -693,13 +693,13 @@ Table(["张量", "每个 MiB", "留下", "已保留，MiB"], rows, lines=[note])
 # %% [markdown] key="left_read" lang="en"
 # With tensors of 4 MiB, one live tensor in every fifth place keeps everything, 160 MiB for 32 MiB of live data. A tensor of 10 MiB or more gets a segment of its own and normally pins nothing but itself. There is an exception: if such a segment becomes free and the allocator uses it again for something small, then that small tensor pins all of it.
 #
-# That is what happens in the story below, in the allocator model. It shows one rank of DeepSeek-V3 with 3 of its 61 layers, on a share of its GPU, without the weights, which never move. The batch comes from the script's estimate. The cache grows by a token a step as `DynamicCache` does: a new K is made, and then the old one is freed. Meanwhile a hook (a function that PyTorch calls after each layer) collects hidden states to look at later. At the last step it keeps one tensor for each layer, of the last 64 tokens. That is a small fraction of the cache.
+# That is what happens in the story below, in the allocator model. It shows one rank of DeepSeek-V3 with 3 of its 61 layers, on a share of its GPU, without the weights, which never move. The batch comes from the script's estimate. The cache grows by a token a step as `DynamicCache` does: a new K is made, and then the old one is freed. Meanwhile a hook (a function that PyTorch calls after each layer) collects hidden states to look at later. At the last step it keeps one tensor for each layer, of the last 64 tokens. That is a small fraction of the cache. After the run the program extracts something from these states. For this *extraction* it asks for most of the memory that its plan expects to be free, in one piece.
 #
 # Move the slider step by step. Then choose other settings and watch the same steps again.
-# %% [markdown] key="left_read" lang="zh" src="74aeb5e2"
+# %% [markdown] key="left_read" lang="zh" src="4e856fee"
 # 张量为 4 MiB 时，每隔四个留一个，就能留住全部：32 MiB 存活的数据留住了 160 MiB。10 MiB 及以上的张量独占一个段，通常除了自己什么也钉不住。但有一个例外：这样的段空出来以后，如果又分给了一个小张量，这个小张量就会钉住整个段。
 #
-# 下面的故事就是这样发生的，在分配器模型里演示：DeepSeek-V3 的一个 rank，取 61 层中的 3 层，显存也按比例缩小；权重从不移动，所以不画。batch 取自那个脚本的估算。缓存每一步增加一个 token，与 `DynamicCache` 的做法相同：先写出新的 K，再释放旧的。同时有一个钩子（hook，PyTorch 在每一层之后调用的函数）在收集隐藏状态，打算以后再看。到最后一步，它为每一层留下一个张量，是最近 64 个 token 的隐藏状态，比缓存小得多。
+# 下面的故事就是这样发生的，在分配器模型里演示：DeepSeek-V3 的一个 rank，取 61 层中的 3 层，显存也按比例缩小；权重从不移动，所以不画。batch 取自那个脚本的估算。缓存每一步增加一个 token，与 `DynamicCache` 的做法相同：先写出新的 K，再释放旧的。同时有一个钩子（hook，PyTorch 在每一层之后调用的函数）在收集隐藏状态，打算以后再看。到最后一步，它为每一层留下一个张量，是最近 64 个 token 的隐藏状态，比缓存小得多。运行结束后，程序要从这些状态里**提取**信息，为此申请一整块显存，大小是按计划应当空闲的大部分。
 #
 # 一步一步拖动滑块；再换别的设置，把同样的步骤重看一遍。
 
@@ -740,22 +740,22 @@ row = extraction.size / 2**30, story.free / 2**30, story.stuck / 2**20, story.ex
 Table(["后面的提取要，GiB", "空闲，GiB", "被钉住，MiB", "成功"], [row])
 
 # %% [markdown] key="story_read" lang="en"
-# Look at the last steps. Every tensor of the cache is gone, and `empty_cache()` was called. Still the device has less free memory than it should, because the kept tensors lie in segments that were made for a whole K of the batch. In the figures this is the second share, *pinned*: reserved is far above allocated, and `empty_cache()` can't help.
+# Look at the last steps. Every tensor of the cache is gone, and `empty_cache()` was called. Still the device has less free memory than it should, because the kept tensors lie in segments that were made for a whole K of the batch. With the default settings three tensors of 49.88 MiB hold two segments, of 334 and 336 MiB together 670, so 670 - 150 = 520 MiB are pinned. The extraction fails. In the figures this is the second share, *pinned*: reserved is far above allocated, and `empty_cache()` can't help.
 #
 # This is what the model shows. It doesn't prove what happened on that GPU: the report has no snapshot, so the cause of its 12.5 GB stays open. But you now know what to ask for: allocated, reserved, and a list of what is live.
-# %% [markdown] key="story_read" lang="zh" src="916e5612"
-# 看最后几步。缓存的张量一个不剩，`empty_cache()` 也调用过了，可设备上的空闲显存还是比应有的少，因为留下的张量正好在当初为整个 batch 的 K 而建的段里。对应到数字，就是第二份，**被钉住**：已保留远高于已分配，`empty_cache()` 无能为力。
+# %% [markdown] key="story_read" lang="zh" src="b578e3dd"
+# 看最后几步。缓存的张量一个不剩，`empty_cache()` 也调用过了，可设备上的空闲显存还是比应有的少，因为留下的张量正好在当初为整个 batch 的 K 而建的段里。默认设置下，三个 49.88 MiB 的张量留住了两个段，334 + 336 = 670 MiB，所以有 670 - 150 = 520 MiB 被钉住，后面的提取就失败了。对应到数字，就是第二份，**被钉住**：已保留远高于已分配，`empty_cache()` 无能为力。
 #
 # 这是模型演示的结果，不能证明那块 GPU 上就是这样：报告里没有快照，所以那 12.5 GB 的原因仍然没有答案。但现在你知道该要哪些证据了：已分配、已保留，以及一份还活着的对象清单。
 
 # %% [markdown] key="fix" lang="en"
 # ## The fix, measured again
 #
-# Two things need fixing, and they are different. The batch should come from `CacheSpec` instead of `hidden_size // heads`. And the hook should let its tensors go, or keep copies on the CPU. Here is the whole model with 61 layers and each fix by itself, in GB as in the report:
-# %% [markdown] key="fix" lang="zh" src="634283d2"
+# Two things need fixing, and they are different. The batch should come from `CacheSpec` instead of `hidden_size // heads`. And the hook should let its tensors go, or keep copies on the CPU. Here is the whole model with 61 layers and each fix by itself, in GB as in the report. (`naive` is the script's estimate and `plan` is `CacheSpec`. The first row is the first picture: 7.59 GB are 7.07 GiB.)
+# %% [markdown] key="fix" lang="zh" src="c70b1b38"
 # ## 修正，再测一次
 #
-# 要改的有两处，而且是两回事。一是 batch 应当由 `CacheSpec` 计算，不要用 `hidden_size // heads`；二是钩子应当放掉它留着的张量，或者改为在 CPU 上留副本。下面是完整的 61 层模型，两处修正分别测，单位与报告一样用 GB：
+# 要改的有两处，而且是两回事。一是 batch 应当由 `CacheSpec` 计算，不要用 `hidden_size // heads`；二是钩子应当放掉它留着的张量，或者改为在 CPU 上留副本。下面是完整的 61 层模型，两处修正分别测，单位与报告一样用 GB。（`naive` 是那个脚本的估算，`plan` 是 `CacheSpec`。第一行就是第一张图：7.59 GB 即 7.07 GiB。）
 
 # %% key="fix_measured" lang="en"
 from minikv.course.lessons.l16.evidence import end_of, without_the_kept
@@ -853,13 +853,13 @@ show(bars(names, series, x="GB"))
 # %% [markdown] key="break_read" lang="en"
 # `expandable_segments` maps memory in pages, of 20 MiB each in the large pool, and gives back every page in which nothing is live. So little stays around each kept tensor.
 #
-# `max_split_size_mb=128` forbids the allocator to split blocks of 128 MiB and more. The kept tensors then get segments of their own and pin nothing. You pay in the first series, the peak.
+# `max_split_size_mb=128` forbids the allocator to split blocks of 128 MiB and more. The kept tensors then get segments of their own and pin nothing. You pay in the first series: the peak is 148 GB instead of 143.
 #
 # Neither setting lets a tensor go. What is live stays live, with its own bytes.
-# %% [markdown] key="break_read" lang="zh" src="669d5519"
+# %% [markdown] key="break_read" lang="zh" src="d18e30c3"
 # `expandable_segments` 按页映射显存，大池里每页 20 MiB。哪一页里没有东西在用，就归还哪一页，所以每个留着的张量周围只多留一点。
 #
-# `max_split_size_mb=128` 禁止切分 128 MiB 及以上的块。留着的张量只好用自己的段，什么也钉不住；代价是峰值变高，见第一组数据。
+# `max_split_size_mb=128` 禁止切分 128 MiB 及以上的块。留着的张量只好用自己的段，什么也钉不住；代价是峰值变高，从 143 GB 到 148 GB（第一组数据）。
 #
 # 两种设置都没有放掉任何张量：活着的依然活着，它自己的字节也还在。
 

@@ -120,17 +120,17 @@ check("16.3", holders)
 # %% [markdown] key="batch_task" lang="en"
 # ## 16.4 The calculator, for every model
 #
-# How many sequences of `num_tokens` tokens fit into `free_mib` MiB, in bf16, as transformers from 5.15 caches `deepseek_v3` (MLA) and models without MLA?
+# How many sequences of `num_tokens` tokens fit into `free_mib` MiB? The cache is in bf16 and laid out as in transformers from 5.15 on:
 #
 # - With MLA (`kv_lora_rank` is there and not `None`) a layer caches one latent and one rope key (`qk_rope_head_dim`) for each token.
 # - Without it, K and V of every KV head. A config without `head_dim` means `hidden_size // num_attention_heads`.
 # - During a step one layer is in memory twice, since it grows into a new tensor.
 #
 # Leave activations aside. Mind the unit.
-# %% [markdown] key="batch_task" lang="zh" src="774c9f6f"
+# %% [markdown] key="batch_task" lang="zh" src="8f1e922e"
 # ## 16.4 适用于各种模型的计算器
 #
-# 每条序列 `num_tokens` 个 token，bf16，按 transformers 5.15 起缓存 `deepseek_v3`（MLA）和非 MLA 模型的方式。`free_mib` MiB 里放得下几条？
+# 每条序列 `num_tokens` 个 token，`free_mib` MiB 里放得下几条？缓存用 bf16，布局与 transformers 5.15 起相同：
 #
 # - MLA（有 `kv_lora_rank`，且不是 `None`）：一层为每个 token 缓存一个潜在向量和一个 rope key（`qk_rope_head_dim`）。
 # - 非 MLA：每个 KV 头的 K 和 V。配置里没有 `head_dim` 时，按 `hidden_size // num_attention_heads`。
