@@ -19,13 +19,13 @@
 #
 # **Here is a load, a budget of bytes and a bar for the answers. How fast can you serve it, and how do you know that nothing is left to win?**
 #
-# Reading takes about 40 minutes, your own plan and the exercises about 80. 36 requests share 512 KiB of cache. What matters most is how many of the longest fit at once, and paper tells you:
-# %% [markdown] key="question" lang="zh" src="07c6b32e"
+# Reading takes about 40 minutes, your own plan and the exercises about 80. 36 requests share 512 KiB of cache. What matters most is how many of the longest fit at once, and paper tells you. (The longest request has 279 tokens; the last of them is never stored, so 278 take room.)
+# %% [markdown] key="question" lang="zh" src="e942f1cb"
 # ## 问题
 #
 # **给你一份负载、一份字节预算和一个质量门槛：你能跑多快？又怎么知道已经没有什么可省了？**
 #
-# 阅读约 40 分钟，自己的方案和练习约 80 分钟。36 个请求共用 512 KiB 缓存，最要紧的是最长的能同时放几个，纸上就算得出：
+# 阅读约 40 分钟，自己的方案和练习约 80 分钟。36 个请求共用 512 KiB 缓存，最要紧的是最长的能同时放几个，纸上就算得出。（最长的请求有 279 个 token，最后一个不用存，所以占 278 个的地方。）
 
 # %% key="room" lang="en"
 import torch
@@ -63,7 +63,7 @@ show(plan_room(task, ways, "zh"))
 # 学完本课，你能够：
 #
 # - 在纸上**计划**一份预算放得下多少；
-# - **读出**一次运行的时间花在哪里，再改在那里起作用的那一样；
+# - **看出**一次运行的时间花在哪里，并改动真正影响那一部分的设置；
 # - 为方案里的每个数字**说出理由**，并说出它离下限还有多远。
 #
 # 没有可以照抄的样例配置，因为配置要跟着负载定，不是跟着显卡定。但方法是有的，而且每一步你都学过：数清楚，做计划，分配，运行，看时间花在哪里，然后只改一样。
@@ -157,7 +157,7 @@ Table(head, rows, lines=[note])
 # | $K$, $\bar K$ | what the cache takes, with the records of eviction, and the budget | bytes | 524,288, 524,288 |
 # | $t$ | a moment at which requests arrive; $C_t$, $n_t$ and $R_t$ count those that arrive then or later | s | 0.25 |
 # | $C_t$ | FLOPs of the tokens that any plan has to compute | FLOP | 883,709,952 |
-# | $n_t$ | steps that the longest answer needs if every guess of the prompt lookup is right | steps | 6 |
+# | $n_t$ | steps that the longest answer needs if every guess of the prompt lookup is right: one for the prompt and the first token, then 9 tokens a step (8 guesses and one more), so 1 + ⌈39 / 9⌉ for 40 tokens | steps | 6 |
 # | $W$ | the weights, read once a step | bytes | 1,282,560 |
 # | $R_t$ | the least that any plan reads of the cache | bytes | 378,368 |
 # | $P$, $B$ | FLOP rate and bandwidth that a step reaches: 60 % and 80 % of the card's | FLOP/s, bytes/s | 25.07e9, 328.1e6 |
@@ -166,7 +166,7 @@ Table(head, rows, lines=[note])
 # With the numbers put in: arithmetic takes 883,709,952 / 25.07e9 = 0.0352 s, and reading takes (6 × 1,282,560 + 378,368) / 328.1e6 = 0.0246 s. The longer one counts, so $F$ = 0.25 + 0.0352 + 6 × 0.002 = 0.2972 s.
 #
 # Below the bar the score is 0, however fast the run was. Otherwise you could always buy speed with wrong answers.
-# %% [markdown] key="symbols" lang="zh" src="5267ea48"
+# %% [markdown] key="symbols" lang="zh" src="aeaec72d"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $S$、$F$ | 运行的秒数（默认方案），以及下限 | 秒 | 2.0214、0.2972 |
@@ -174,7 +174,7 @@ Table(head, rows, lines=[note])
 # | $K$、$\bar K$ | 缓存占用（淘汰的记录也算在内），以及预算 | 字节 | 524,288、524,288 |
 # | $t$ | 有请求到达的一个时刻；$C_t$、$n_t$、$R_t$ 只算那时及以后到达的请求 | 秒 | 0.25 |
 # | $C_t$ | 任何方案都必须计算的 token 的 FLOP | FLOP | 883,709,952 |
-# | $n_t$ | 假设提示词查找每次都猜对，最长的回答需要几步 | 步 | 6 |
+# | $n_t$ | 假设提示词查找每次都猜对，最长的回答需要几步：提示词和第一个 token 一步，此后每步 9 个（猜 8 个，再加 1 个），40 个 token 就是 1 + ⌈39 / 9⌉ | 步 | 6 |
 # | $W$ | 权重，每步读一遍 | 字节 | 1,282,560 |
 # | $R_t$ | 任何方案都至少要读的缓存 | 字节 | 378,368 |
 # | $P$、$B$ | 一步实际达到的算力和带宽，即卡的 60% 和 80% | FLOP/秒、字节/秒 | 25.07e9、328.1e6 |
@@ -197,13 +197,13 @@ bound.shown("zh")
 #
 # ## Plan on paper
 #
-# For each way to store K and V you need three numbers: the bytes of a token, the blocks that fit, and the sequences that can run at once if each gets as long as the longest. For int8 and blocks of 16: a token takes 288 B, so 524,288 // (16 × 288) = 113 blocks fit. The longest request needs 18 of them, and 113 // 18 = 6 sequences run at once. Here are all ways of the first picture:
-# %% [markdown] key="paper" lang="zh" src="d3ae73fe"
+# For each way to store K and V you need three numbers: the bytes of a token, the blocks that fit, and the sequences that can run at once if each gets as long as the longest. For int8 and blocks of 16: a token has 2 layers × 2 KV heads × 2 (K and V) rows of 32 B and a scale of 4 B, so it takes 8 × 36 = 288 B. Then 524,288 // (16 × 288) = 113 blocks fit. The longest request needs 18 of them, and 113 // 18 = 6 sequences run at once. Here are all ways of the first picture:
+# %% [markdown] key="paper" lang="zh" src="a8f7e8dc"
 # （练习 18.3 就是写这样一个下限。）
 #
 # ## 先在纸上算
 #
-# K 和 V 的每种存法，都要算三个数：一个 token 的字节，放得下的块，以及每条都长到最长时能同时运行几条序列。例如 int8、块大小 16：一个 token 占 288 B，所以放得下 524,288 // (16 × 288) = 113 个块；最长的请求要 18 个块，113 // 18 = 6，能同时运行六条。第一张图里的各种存法都在下面：
+# K 和 V 的每种存法，都要算三个数：一个 token 的字节，放得下的块，以及每条都长到最长时能同时运行几条序列。例如 int8、块大小 16：一个 token 有 2 层 × 2 个 KV 头 × 2（K 和 V）= 8 行，每行 32 B，另加 4 B 的缩放因子，共 8 × 36 = 288 B，所以放得下 524,288 // (16 × 288) = 113 个块；最长的请求要 18 个块，113 // 18 = 6，能同时运行六条。第一张图里的各种存法都在下面：
 
 # %% key="paper_code" lang="en"
 longest, rows = task.max_model_len - 1, []  # the last token that is generated is never stored
@@ -238,7 +238,7 @@ Table(head, rows)
 #
 # ## 运行
 #
-# 先跑一个什么都没想过的方案：全用默认值。
+# 先跑一个没有经过任何考虑的方案：全用默认值。
 
 # %% key="naive" lang="en"
 naive = serve(task, Plan(label="naive"))
@@ -454,7 +454,7 @@ runs_table([naive, host], "zh")
 #
 # Eviction makes room and reads less, but it can cost answers ([lesson 14](14_what_to_forget.ipynb)). KeyDiff keeps 96 tokens of each text here: the sinks, a recent window, and the keys that are least alike. Its records come out of the same bytes, one record for each sequence that may run. So this plan also lowers `max_num_seqs` to 16.
 # %% [markdown] key="host_read" lang="zh" src="2f33f7d6"
-# 还是什么也没变：一次抢占也没有，所以从来没有序列换出。手段总得有东西可作用。（方案里有抢占时，CPU 内存才有用。你能找到这样一个方案吗？）
+# 还是什么也没变：一次抢占也没有，所以从来没有序列换出。一种手段要起作用，先得有它管得到的东西。（方案里有抢占时，CPU 内存才有用。你能找到这样一个方案吗？）
 #
 # ### 遗忘
 #
@@ -504,15 +504,15 @@ show(where_chart(task, [naive, lookup, evict, int8, best, other], "zh"))
 runs_table([naive, lookup, evict, int8, best, other], "zh")
 
 # %% [markdown] key="together_read" lang="en"
-# Alone, guesses and KeyDiff each saved about a quarter. On top of int8 the guesses still save a fifth, but KeyDiff less than a tenth: it makes room, and int8 has made room already. (The engine refuses both together and says so.)
+# Alone, guesses and KeyDiff each saved about a quarter. On top of int8 the guesses still save a fifth, but KeyDiff less than a tenth: it makes room, and int8 has made room already. (Guesses and KeyDiff at the same time are not possible: the engine refuses and says so.)
 #
 # The best plan scores 100 × 0.2972 / 0.5113 = 58.1. So at most 42 % of its seconds could still go. And of the floor's 0.297 s, a quarter of a second is waiting for the last requests to arrive.
 #
 # ## Break it
 #
 # The more a plan forgets, the less its steps read. StreamingLLM keeps the sinks and the most recent tokens, here a tenth of the longest text:
-# %% [markdown] key="together_read" lang="zh" src="7d7696fc"
-# 单独用时，草稿和 KeyDiff 各省约四分之一。加在 int8 之上，草稿还能省五分之一，KeyDiff 却不到十分之一：它的作用是腾出空间，而 int8 已经腾出来了。（两样同时用，引擎会拒绝，并说明原因。）
+# %% [markdown] key="together_read" lang="zh" src="45054ade"
+# 单独用时，草稿和 KeyDiff 各省约四分之一。加在 int8 之上，草稿还能省五分之一，KeyDiff 却不到十分之一：它的作用是腾出空间，而 int8 已经腾出来了。（草稿和 KeyDiff 不能同时用，引擎会拒绝，并说明原因。）
 #
 # 最好的方案得 100 × 0.2972 / 0.5113 = 58.1 分，也就是说，它的秒数里最多还能省 42%。而下限的 0.297 秒里，有 0.25 秒是在等最后一批请求到来。
 #
@@ -700,7 +700,7 @@ runs_table([serve(yours, plan) for plan in plans], "zh")
 #
 # - 先数清楚：524,288 B 的预算，最长的请求在 fp32 下只放得下一个，int8 下放得下六个。
 # - 再看时间花在哪里。缓存只占时间的 16%，换成 int8 却快到 3.1 倍，因为原来要 283 步的，84 步就做完。
-# - 没有东西可作用的手段毫无效果：并发上限改成 4，或者加上 CPU 内存，都还是 2.021 秒。
+# - 如果一种手段管得到的东西并不存在，它就毫无效果：并发上限改成 4，或者加上 CPU 内存，都还是 2.021 秒。
 # - 58 分的意思是：这些秒数里，最多还能省 42%。
 # - 质量不达标就是 0 分。一边读一边忘的方案只用了 0.553 秒，但 36 个答案只对了 11 个。
 #
@@ -735,7 +735,7 @@ explain("why_not_the_wall")
 #
 # 1. `room`：一个方案的字节放得下多少块、多少条序列，记录也算在内。
 # 2. `enter`：一个准入控制，放行的序列不会失去块。
-# 3. `floor_seconds`：任何方案都低不过的秒数。
+# 3. `floor_seconds`：任何方案都不可能更少的秒数。
 # 4. `best_plan`：从许多方案里找出最好的，纸上能排除的就不跑。
 
 # %% [markdown] key="stuck" lang="en"
