@@ -314,12 +314,12 @@ ladder = {2**power // 1024: load_ns(2**power) for power in range(14, 28)}  # 16 
 show(lines({"一次读取": ladder}, x="走过的范围（KiB）", y="ns", log="xy"))
 
 # %% [markdown] key="ladder_read" lang="en"
-# You see a ladder: a few nanoseconds on the lowest step, which is the first cache, and one to a few hundred at the top, which is memory. A GPU has the same ladder, with higher steps.
+# You see the **latency ladder**: a few nanoseconds on the lowest step, which is the first cache, and one to a few hundred at the top, which is memory. A GPU has the same ladder, with higher steps.
 # One millisecond is 1,000,000 ns. With 200 ns a load it is as long as 1,000,000 / 200 = 5,000 loads from memory, one after the other.
 #
 # And what does a request to the GPU's driver take? On a GPU the next cell measures it: 256 MiB after `empty_cache()`, when torch has to call `cudaMalloc`, and the same 256 MiB again, when torch still has the block.
-# %% [markdown] key="ladder_read" lang="zh" src="e3d8cbc1"
-# 曲线像一架梯子：最低一级是一级缓存，只要几纳秒；最高一级是内存，一百到几百纳秒。GPU 也有这样的梯子，只是每一级都更高。
+# %% [markdown] key="ladder_read" lang="zh" src="a36e4d20"
+# 这条曲线叫**延迟阶梯（latency ladder）**：最低一级是一级缓存，只要几纳秒；最高一级是内存，一百到几百纳秒。GPU 也有这样的阶梯，只是每一级都更高。
 # 一毫秒是 1,000,000 ns。按每次读取 200 ns 算，它相当于 1,000,000 / 200 = 5,000 次内存读取，一次接一次。
 #
 # 那么向 GPU 驱动请求一次显存要多久？有 GPU 时，下一个单元格会实测：`empty_cache()` 之后申请 256 MiB，torch 必须调用 `cudaMalloc`；释放后再申请同样的 256 MiB，这时块还在 torch 手里。

@@ -159,8 +159,10 @@
 # | **allocated / reserved** | 已分配 / 已保留（reserved） | What tensors use now; what PyTorch holds, with what it keeps for later. | bytes | `minikv.memory.MemoryStats` |
 # | **allocator block / segment** | 分配器块 / 段（segment） | A segment is a piece that the caching allocator took from the driver; its blocks are the cuts that tensors get. | bytes | `minikv.memory.allocator.rules.segment_size` |
 # | **caching allocator** | 缓存分配器 | PyTorch's manager of GPU memory: it takes large segments from the driver, cuts them up, and keeps what is freed for the next request. | bytes | `minikv.memory.CachingAllocator` |
+# | **latency ladder** | 延迟阶梯 | The time of one load by the size of what is walked through: a few nanoseconds in the first cache, a hundred and more in memory. | ns | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | **pointer chasing** | 指针追逐 | A way to time one load: each number read is the place of the next, so no load can begin before the last one has ended. | ns | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | **pre-allocation** | 预分配 | To allocate the memory once, at the start, for the largest case. | bytes | `minikv.cache.LinearKVCache` |
-# %% [markdown] key="words-07" lang="zh" src="d57a0da0"
+# %% [markdown] key="words-07" lang="zh" src="e9b646cd"
 # ## [07 · 每个 token 的 malloc 要花多少？](07_allocate_once.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -168,6 +170,8 @@
 # | **已分配 / 已保留（reserved）** | allocated / reserved | 已分配是张量正在用的；已保留是 PyTorch 手里的全部，包括留着备用的。别处也写作：预留。 | <nobr>字节</nobr> | `minikv.memory.MemoryStats` |
 # | **分配器块 / 段（segment）** | allocator block / segment | 段是缓存分配器向驱动要来的一整片，分配器块是从段里切给张量的。 | <nobr>字节</nobr> | `minikv.memory.allocator.rules.segment_size` |
 # | **缓存分配器** | caching allocator | PyTorch 的显存管家：向驱动要大段，切开来用，释放的留给下一个请求。别处也写作：显存分配器。 | <nobr>字节</nobr> | `minikv.memory.CachingAllocator` |
+# | **延迟阶梯** | latency ladder | 一次读取的时间随数据大小变化的曲线：在一级缓存里几纳秒，在内存里一百纳秒以上。 | <nobr>纳秒</nobr> | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | **指针追逐** | pointer chasing | 测量一次读取要多久的方法：读出的数就是下一个数的位置，上一次没读完，下一次就无法开始。 | <nobr>纳秒</nobr> | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | **预分配** | pre-allocation | 一开始就按最大的情形分配好，只分配一次。 | <nobr>字节</nobr> | `minikv.cache.LinearKVCache` |
 
 # %% [markdown] key="words-08" lang="en"

@@ -157,14 +157,16 @@
 #
 # | question | the call |
 # |---|---|
+# | How long does one load from a cache or from memory take? | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | What does torch.cuda.empty_cache() give back, and what stays? | `minikv.memory.cached_memory` |
 # | CUDA out of memory although much is free: is it fragmentation? | `minikv.memory.replay` |
 # | How do I measure the peak of a piece of code? | `minikv.memory.measure_peak` |
-# %% [markdown] key="lesson-07" lang="zh" src="7076df99"
+# %% [markdown] key="lesson-07" lang="zh" src="1fb5139e"
 # ## [07 · 每个 token 的 malloc 要花多少？](07_allocate_once.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
+# | 从缓存或内存读一次要多久？ | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | torch.cuda.empty_cache() 能还回什么，什么还不回去？ | `minikv.memory.cached_memory` |
 # | 明明还有空闲显存却 CUDA out of memory：是碎片吗？ | `minikv.memory.replay` |
 # | 怎样测一段代码的显存峰值？ | `minikv.memory.measure_peak` |
@@ -397,7 +399,7 @@
 # | The log says other tokens or GiB than I calculated: which is right? | `minikv.plan.logs.check_log.check_log` |
 # | What does a GGUF file need in llama.cpp? | `minikv.plan.plan_gguf` |
 # %% [markdown] key="lesson-d" lang="zh" src="e5c44097"
-# ## [D · 0.9 是谁的十分之九？同样的词在别的引擎里](D_other_engines.ipynb)
+# ## [D · 0.9 占的是什么？同样的词在别的引擎里](D_other_engines.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
@@ -509,6 +511,8 @@
 # | `kv_lora_rank` | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | `kv_transfer_config` | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | kvpress | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
+# | L1 cache | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | latency ladder | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | latent | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | launch overhead | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.graphs.expected_memory` |
 # | `layer_types` | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
@@ -519,6 +523,7 @@
 # | llama.cpp | [D](D_other_engines.ipynb) | `minikv.plan.plan_gguf` |
 # | LMCache | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.preemption.swap_seconds` |
 # | load balancing | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
+# | load latency | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | local attention | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
 # | log-sum-exp | [10](10_kernels.ipynb) | `minikv.kernels.OnlineSoftmax` |
 # | low GPU utilization | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
@@ -537,6 +542,7 @@
 # | memory bound | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
 # | memory grows | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory keeps growing | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | memory latency | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | memory leak | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not freed | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not released | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
@@ -551,6 +557,7 @@
 # | `my_engine` | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | `n_ctx` | [D](D_other_engines.ipynb) | `minikv.plan.plan_gguf` |
 # | nano-vllm | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
+# | nanoseconds | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | nanovllm | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | ngram | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | no GPU | [00](00_start_here.ipynb) | `minikv.course.start` |
@@ -579,6 +586,7 @@
 # | peak memory | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
 # | per-head eviction blocks | [14](14_what_to_forget.ipynb) | `minikv.eviction.eviction_report` |
 # | pip install minikv | [00](00_start_here.ipynb) | `minikv.course.start` |
+# | pointer chasing | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | Policy | [14b](14b_your_own_policy.ipynb) | `minikv.eviction.Policy` |
 # | position after eviction | [15](15_eviction_on_mla.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | preempted | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
@@ -648,7 +656,7 @@
 # | VRAM calculator | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
 # | write my own engine | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | wrong formula | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
-# %% [markdown] key="names" lang="zh" src="90bcc617"
+# %% [markdown] key="names" lang="zh" src="9054e3bd"
 # ## 名称与说法
 #
 # | <nobr>名称或说法</nobr> | 课 | <nobr>调用</nobr> |
@@ -752,6 +760,8 @@
 # | `kv_lora_rank` | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | `kv_transfer_config` | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
 # | kvpress | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
+# | L1 cache | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | latency ladder | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | latent | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
 # | launch overhead | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.graphs.expected_memory` |
 # | `layer_types` | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
@@ -762,6 +772,7 @@
 # | llama.cpp | [D](D_other_engines.ipynb) | `minikv.plan.plan_gguf` |
 # | LMCache | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.preemption.swap_seconds` |
 # | load balancing | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
+# | load latency | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | local attention | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
 # | log-sum-exp | [10](10_kernels.ipynb) | `minikv.kernels.OnlineSoftmax` |
 # | low GPU utilization | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
@@ -780,6 +791,7 @@
 # | memory bound | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
 # | memory grows | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory keeps growing | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | memory latency | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | memory leak | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not freed | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | memory not released | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
@@ -794,6 +806,7 @@
 # | `my_engine` | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | `n_ctx` | [D](D_other_engines.ipynb) | `minikv.plan.plan_gguf` |
 # | nano-vllm | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
+# | nanoseconds | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | nanovllm | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | ngram | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
 # | no GPU | [00](00_start_here.ipynb) | `minikv.course.start` |
@@ -822,6 +835,7 @@
 # | peak memory | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
 # | per-head eviction blocks | [14](14_what_to_forget.ipynb) | `minikv.eviction.eviction_report` |
 # | pip install minikv | [00](00_start_here.ipynb) | `minikv.course.start` |
+# | pointer chasing | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | Policy | [14b](14b_your_own_policy.ipynb) | `minikv.eviction.Policy` |
 # | position after eviction | [15](15_eviction_on_mla.ipynb) | `minikv.eviction.install_kv_eviction` |
 # | preempted | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
@@ -907,6 +921,10 @@
 # | 显存没有还回去 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | 显存一直涨 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
 # | 显存增长 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | 指针追逐 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 延迟阶梯 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 访存延迟 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 一级缓存 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | 缓存分配器 | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
 # | 预留显存 | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
 # | 碎片 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
