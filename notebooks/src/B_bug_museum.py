@@ -85,7 +85,7 @@ predict("addressable", ...)
 # %% [markdown] key="formula" lang="en"
 # ## The formula
 #
-# Half of the museum breaks one line of bookkeeping.
+# A pool of blocks keeps books, and one line says when they are right. Exhibits 3 and 4 break it, and so will your own bug at the end.
 # For every block $b$ of a pool:
 #
 # $$r_b \;=\; \sum_{s} \big[\, b \in \text{table}(s) \,\big] \qquad\text{and}\qquad f_b \;=\; \big[\, r_b = 0 \,\big]$$
@@ -99,10 +99,10 @@ predict("addressable", ...)
 #
 # With the two tables of the last column, block 0 stands in both: $r_0 = 1 + 1 = 2$. Block 3 stands in neither, so $r_3 = 0$ and $f_3 = 1$.
 # `check_holders` looks whether that is so, and `BlockManager.check_invariants()` calls it for you.
-# %% [markdown] key="formula" lang="zh" src="6530f78f"
+# %% [markdown] key="formula" lang="zh" src="d8fcaf0b"
 # ## 公式
 #
-# 一半的展品都违反了同一条记账规则。
+# 块池要记账，账对不对，看一条规则。展品 3、展品 4，以及最后你自己造的 bug，违反的都是它。
 # 对块池里的每个块 $b$：
 #
 # $$r_b \;=\; \sum_{s} \big[\, b \in \text{table}(s) \,\big] \qquad\text{且}\qquad f_b \;=\; \big[\, r_b = 0 \,\big]$$
@@ -470,11 +470,11 @@ except MiniKVError as error:
 
 # %% [markdown] key="large_fix" lang="en"
 # - **Cause**: "not now" and "never" got the same answer.
-# - **Fix**: when a request arrives, refuse it if even the empty pool could not hold it, and give the numbers. After that the oldest request always fits, alone.
+# - **Fix**: when a request arrives, refuse it if even the empty pool could not hold it, and give the numbers. After that the oldest request always fits, alone. (Here the limit is 9 tokens for 8 slots, because the last token is returned and never cached.)
 # - **Property**: *while there is work, every step computes something*. An `assert scheduled_seqs` says exactly that; it only has to be made true.
-# %% [markdown] key="large_fix" lang="zh" src="61a3ecda"
+# %% [markdown] key="large_fix" lang="zh" src="2077ac64"
 # - **原因**：“现在不行”和“永远不行”得到了同样的处理。
-# - **修复**：请求一到就检查，如果空的块池也装不下，就拒绝，并给出数字。此后最老的请求单独总能放下。
+# - **修复**：请求一到就检查，如果空的块池也装不下，就拒绝，并给出数字。此后最老的请求单独总能放下。（这里 8 个槽位，上限却是 9 个 token，因为最后一个 token 只返回，不进缓存。）
 # - **性质**：*只要还有请求没完成，每一步都会算出一些 token*。`assert scheduled_seqs` 说的正是这句话，只是还得让它成立。
 
 # %% [markdown] key="salt_seen" lang="en"
@@ -642,10 +642,10 @@ for model, gpu in (("Llama-3.1-8B", "H100 SXM 80GB"), ("Qwen3-0.6B", "H200 SXM")
 print(t("slots_are", dtype=manager.slot_mapping("with adapter", 0, 40).dtype))
 
 # %% [markdown] key="int_fix" lang="en"
-# - **Cause**: the block table is 32 bits wide, so the product was, too. Only 4.8 % of that pool could be addressed; the rest was read somewhere else. The last line of the first cell is the most dangerous one, because it wraps to a *positive* number, which raises nothing.
+# - **Cause**: the block table is 32 bits wide, so the product was, too. Only 4.8 % of that pool could be addressed; the rest was read somewhere else. The line of page 163,000 is the most dangerous one, because it wraps to a *positive* number, which raises nothing.
 # - **Fix**: make the page number 64 bits wide before you multiply it.
 # - **Property**: *the offset of the pool's last element, as the kernel computes it, is the one that Python computes*. One test with the last page of the largest pool is enough. It needs no memory, only the arithmetic. ([Lesson 10](10_kernels.ipynb).)
-# %% [markdown] key="int_fix" lang="zh" src="0f8b0aef"
+# %% [markdown] key="int_fix" lang="zh" src="c5b679d8"
 # - **原因**：块表是 32 位的，乘积也就成了 32 位。那个块池只有 4.8% 能正确寻址，其余都读到了别处。第一个单元格里最危险的是 163,000 那一行，因为它绕回成**正数**，什么错也不报。
 # - **修复**：先把页号扩成 64 位再乘。
 # - **性质**：*块池最后一个元素的偏移量，kernel 算的和 Python 算的一样*。拿最大的块池的最后一页测一次就够；而且不占内存，只做算术。（[第 10 课](10_kernels.ipynb)）
@@ -703,11 +703,11 @@ kept = forgetting.past_key_values.layers[0].keys.shape[2]
 print(t("prefill_line", kept=kept, tokens=prompt.shape[1], gap=(forgetting.logits - full).abs().max().item()))
 
 # %% [markdown] key="mask_fix" lang="en"
-# - **Cause**: "causal" speaks of positions, and a triangle speaks of places in a tensor. They agree only while no key is missing. And two libraries put the triangle into two corners.
+# - **Cause**: "causal" speaks of positions, and a triangle speaks of places in a tensor. They agree only while no key is missing. And two libraries put the triangle into two corners: torch counts from the upper left, so its one query sees only the first of five keys.
 # - **Fix**: attend first, evict afterwards. Where keys are gone, make the mask from their positions.
 # - **Property**: *a cache that drops tokens gives what a full cache gives if those tokens are masked*. In a prefill nothing is dropped before its attention, so there the logits are the same, as the second cell shows. ([Lesson 14](14_what_to_forget.ipynb).)
-# %% [markdown] key="mask_fix" lang="zh" src="90196d8c"
-# - **原因**：“causal”说的是位置，三角形说的是张量里的下标。只有一个 key 都不缺时两者才一致。况且两个库还把三角形放在不同的角上。
+# %% [markdown] key="mask_fix" lang="zh" src="66da16a5"
+# - **原因**：“causal”说的是位置，三角形说的是张量里的下标。只有一个 key 都不缺时两者才一致。况且两个库还把三角形放在不同的角上：torch 从左上角算起，所以唯一的 query 只看得到五个 key 中的第一个。
 # - **修复**：先做注意力，再淘汰；key 有缺的地方，按它们的位置来做掩码。
 # - **性质**：*丢掉一些 token 的缓存，与把这些 token 掩住的完整缓存，结果相同*。预填充时，注意力算完之前什么也没丢，所以 logits 相同，第二个单元格显示的就是这一点。（[第 14 课](14_what_to_forget.ipynb)）
 
@@ -840,7 +840,7 @@ for rule in (sum_is_right, books_are_right):
 # %% [markdown] key="catch" lang="en"
 # ## The ten properties
 #
-# | property | it would have caught |
+# | property | exhibits that it would have caught |
 # |---|---|
 # | what is cached is shorter than the prompt | 1 |
 # | what is cached and what is computed add up to the sequence | 2 |
@@ -855,7 +855,7 @@ for rule in (sum_is_right, books_are_right):
 #
 # None of them mentions the bug.
 # You can write each before the code, as a loop over random cases with one `assert` in it.
-# %% [markdown] key="catch" lang="zh" src="e5e7f9f1"
+# %% [markdown] key="catch" lang="zh" src="2375a379"
 # ## 十条性质
 #
 # | 性质 | 能发现的展品 |
@@ -878,18 +878,18 @@ for rule in (sum_is_right, books_are_right):
 # ## Recap
 #
 # A property is true of every run; ten of them would have found the ten bugs here, and none names a bug.
-# One formula, reference count = number of tables that hold the block, covers half of the museum.
+# One formula, reference count = number of tables that hold the block, is broken by exhibits 3 and 4, and it noticed the forgetful pool in 100 of 100 runs, after 3.5 steps on average.
 # A sum over the pool proves little: it stayed right in all 100 runs of a pool that forgot to count a holder.
 # An exception that you remove does not remove its cause. It only makes the bug silent.
 #
 # ## Check yourself
 #
 # Answer in your own words, then reveal the model answer: `explain("why_silence", reveal=True)`.
-# %% [markdown] key="explain_text" lang="zh" src="1d444f01"
+# %% [markdown] key="explain_text" lang="zh" src="b23f2d94"
 # ## 本课小结
 #
 # 性质对每一次运行都成立；十条性质就能发现这里的十个 bug，而没有一条提到 bug 本身。
-# “引用计数等于持有这个块的块表数”这一个公式，就涵盖了一半的展品。
+# 展品 3 和展品 4 违反的都是“引用计数等于持有这个块的块表数”这个公式；忘了计数的块池跑 100 次，它 100 次都能发现，平均 3.5 步之后。
 # 只对块池求和说明不了什么：忘了给持有者计数的块池跑了 100 次，求和次次都对。
 # 把异常去掉，原因并没有去掉，只是 bug 不再出声。
 #

@@ -71,11 +71,11 @@ print(t("tokens", tokens=budget.max_tokens, gib=budget.kv_bytes / 2**30, kib=bud
 print(t("longest", one=budget.max_context(batch=1), eight=budget.max_context(batch=8)))
 
 # %% [markdown] key="longest_read" lang="en"
-# No. Memory is one limit, and the model's positions are another: it was trained for so many, and the smaller of the two counts ([appendix A](A_errata.ipynb)).
+# No. Memory is one limit, and the model's positions are another: it was trained for so many, and the smaller of the two counts. Alone, the limit is the model's 131,072 positions; eight sequences share the 445,856 tokens, in whole blocks of 16 ([appendix A](A_errata.ipynb)).
 #
 # ### 3. Why does a small model sometimes have the larger cache? (Why GQA?)
-# %% [markdown] key="longest_read" lang="zh" src="acf31c18"
-# 不能。显存是一个上限，模型的位置数是另一个：模型只训练了这么多位置，两者取较小的（[附录 A](A_errata.ipynb)）。
+# %% [markdown] key="longest_read" lang="zh" src="9f19496a"
+# 不能。显存是一个上限，模型的位置数是另一个：模型只训练了这么多位置，两者取较小的。单独一条时，上限是模型的 131,072 个位置；八条时，平分 445,856 个 token，每条取 16 的整数倍（[附录 A](A_errata.ipynb)）。
 #
 # ### 3. 为什么小模型的缓存有时反而更大？（GQA 有什么用？）
 
@@ -129,11 +129,11 @@ for num_tokens in (1_024, 32_768, 131_072):
     print(t("window", tokens=num_tokens, mib=gemma.bytes_for(num_tokens) / 2**20, share=gemma.bytes_for(num_tokens) / every))
 
 # %% [markdown] key="window_read" lang="en"
-# Nothing until the window is full, and then nearly all that those layers would still have taken ([lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb)).
+# Nothing until the window of 1,024 tokens is full, and then nearly all that those layers would still have taken. 52 of Gemma 3's 62 layers have a window; the other 10 store every token, so the share falls towards 10 / 62 = 16 % ([lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb)).
 #
 # ### 7. Why not set utilization to 1.0?
-# %% [markdown] key="window_read" lang="zh" src="8e45d676"
-# 窗口没满时一点也不省；满了之后，那些层再往后的部分几乎全省下来（[第 02b 课](02b_layers_that_differ.ipynb)、[第 13 课](13_half_the_bytes.ipynb)）。
+# %% [markdown] key="window_read" lang="zh" src="f6114fe5"
+# 1,024 个 token 的窗口没满时，一点也不省；满了之后，那些层再往后的部分几乎全省下来。Gemma 3 的 62 层里 52 层有窗口，其余 10 层每个 token 都存，所以比例会逼近 10 / 62 = 16%（[第 02b 课](02b_layers_that_differ.ipynb)、[第 13 课](13_half_the_bytes.ipynb)）。
 #
 # ### 7. 为什么不把 utilization 设成 1.0？
 
@@ -234,11 +234,11 @@ for user in range(8):
 print(t("preemption", now=budget.max_batch(500), end=budget.max_batch(500 + 4_096)))
 
 # %% [markdown] key="preemption_read" lang="en"
-# The length of an answer is not known in advance. If the scheduler admits by the worst case, it runs a ninth of the sequences. If it admits by what they hold now, it must be able to take blocks back ([lesson 11b](11b_when_blocks_run_out.ipynb)).
+# The length of an answer is not known in advance. Here every prompt has 500 tokens, and an answer may have 4,096. If the scheduler admits by the worst case, it runs a ninth of the sequences. If it admits by what they hold now, it must be able to take blocks back ([lesson 11b](11b_when_blocks_run_out.ipynb)).
 #
 # ### 13. Then swap, or compute again?
-# %% [markdown] key="preemption_read" lang="zh" src="0150fb13"
-# 回答有多长，事先无法知道。按最坏情况接纳，只能同时跑九分之一的序列；按当前占用接纳，调度器就必须能把块收回来（[第 11b 课](11b_when_blocks_run_out.ipynb)）。
+# %% [markdown] key="preemption_read" lang="zh" src="cdc77306"
+# 回答有多长，事先无法知道。这里每个提示词 500 个 token，回答最长 4,096 个。按最坏情况接纳，只能同时跑九分之一的序列；按当前占用接纳，调度器就必须能把块收回来（[第 11b 课](11b_when_blocks_run_out.ipynb)）。
 #
 # ### 13. 抢占之后，换出还是重新计算？
 
@@ -250,11 +250,11 @@ for link in (12, 25, 50):
     print(t("swap", link=link, speed=speed))
 
 # %% [markdown] key="swap_read" lang="en"
-# If your GPU prefills faster than that, compute again. The length of the sequence does not matter ([lesson 12](12_beyond_one_gpu.ipynb)).
+# Swapping moves each token's 131,072 B to the host and back: over 12 GB/s that is $12 \cdot 10^9 / (2 \cdot 131{,}072) = 45{,}776$ tokens a second. If your GPU prefills faster than that, compute again. Both times grow with the sequence, so its length does not matter ([lesson 12](12_beyond_one_gpu.ipynb)).
 #
 # ### 14. Why does the GPU wait in decode, and does a larger batch help?
-# %% [markdown] key="swap_read" lang="zh" src="ee50de96"
-# 如果你的 GPU 预填充比这个速度快，就重新计算。与序列的长短无关（[第 12 课](12_beyond_one_gpu.ipynb)）。
+# %% [markdown] key="swap_read" lang="zh" src="e3b47e67"
+# 换出再换入，每个 token 的 131,072 B 要走两趟：链路为 12 GB/s 时，每秒 $12 \cdot 10^9 / (2 \cdot 131{,}072) = 45{,}776$ 个 token。如果你的 GPU 预填充比这个速度快，就重新计算。两种办法的时间都与序列长度成正比，所以结论与长短无关（[第 12 课](12_beyond_one_gpu.ipynb)）。
 #
 # ### 14. 解码时 GPU 为什么在等？batch 大一点有用吗？
 
@@ -268,11 +268,11 @@ for batch in (1, 16, 108):
     print(t("roofline", batch=batch, weights=work.weight_intensity, cache=work.attention_intensity, step=work.intensity))
 
 # %% [markdown] key="roofline_read" lang="en"
-# It waits for bytes. A larger batch helps with the weights, which are read once for all sequences. It does not help with the cache, because each sequence reads its own ([lesson 04](04_the_roofline.ipynb)).
+# It waits for bytes. A larger batch helps with the weights, which are read once for all sequences. It does not help with the cache, because each sequence reads its own: a byte of it brings 4 FLOP at any batch, one for each of the 4 query heads that share a KV head. (108 sequences of 4,096 tokens are as many as fit.) ([lesson 04](04_the_roofline.ipynb)).
 #
 # ### 15. When does eviction pay?
-# %% [markdown] key="roofline_read" lang="zh" src="aac590fc"
-# GPU 在等数据。batch 大，权重这部分会改善，因为读一次权重，整个 batch 共用；缓存这部分不会改善，因为每条序列读的是自己的缓存（[第 04 课](04_the_roofline.ipynb)）。
+# %% [markdown] key="roofline_read" lang="zh" src="74429acc"
+# GPU 在等数据。batch 大，权重这部分会改善，因为读一次权重，整个 batch 共用；缓存这部分不会改善，因为每条序列读的是自己的缓存：不论 batch 多大，每字节都只带来 4 FLOP，因为 4 个 query 头共用一个 KV 头。（长 4,096 个 token 的序列，最多放得下 108 条。）（[第 04 课](04_the_roofline.ipynb)）。
 #
 # ### 15. 什么时候值得淘汰？
 

@@ -174,17 +174,17 @@ for fraction in (0.9, 0.95):
 # %% [markdown] key="parted_read" lang="en"
 # - **minikv** and **nano-vllm** count the other process: what it holds comes out of our pool.
 # - **vLLM** keeps its pool. It looks once, at start, whether the card has that much free.
-# - **SGLang** leaves activations out of the sum, so they have to fit into the rest, $(1-f)(T-o)$. That is why 0.95 fails there. With a small value the weights alone are more than the share, and the number of tokens becomes negative. SGLang's guide says to reserve 5 to 8 GB for activations.
+# - **SGLang** leaves activations out of the sum, so they have to fit into the rest, $(1-f)(T-o)$. That is why 0.95 fails there: with 72.72 GiB free before loading, $0.05 \cdot 72.72 = 3.64$ GiB are left, and this forward adds 4.97. With a small value the weights alone are more than the share, and the number of tokens becomes negative. SGLang's guide says to reserve 5 to 8 GB for activations.
 # - **TensorRT-LLM** can never promise what is not there. But 0.9 of what is free leaves a tenth of *that*, not of the card.
 #
 # ## One pool, four numbers
 #
 # When you move a deployment, keep the pool the same, not the fraction.
 # Which number gives every engine the pool that we have?
-# %% [markdown] key="parted_read" lang="zh" src="1f1c827f"
+# %% [markdown] key="parted_read" lang="zh" src="41f0e584"
 # - **minikv** 和 **nano-vllm** 会把别的进程算进来：它占多少，我们的块池就少多少。
 # - **vLLM** 的块池不受影响，只在启动时看一眼，卡上是不是真有那么多空闲。
-# - **SGLang** 的算式里没有激活，所以激活要装进剩下的 $(1-f)(T-o)$ 里，0.95 在那里失败就是这个原因。调小了，光是权重就超过这个比例，token 数就变成负的。SGLang 的指南建议为激活留 5 到 8 GB。
+# - **SGLang** 的算式里没有激活，所以激活要装进剩下的 $(1-f)(T-o)$ 里，0.95 在那里失败就是这个原因：加载前空闲 72.72 GiB，只剩 $0.05 \cdot 72.72 = 3.64$ GiB，而这次前向计算要新增 4.97 GiB。调小了，光是权重就超过这个比例，token 数就变成负的。SGLang 的指南建议为激活留 5 到 8 GB。
 # - **TensorRT-LLM** 不会用到没有的显存；但空闲显存的 0.9，留下的只是**那部分**的十分之一，而不是整张卡的。
 #
 # ## 同一个块池，四个数
@@ -221,21 +221,21 @@ for engine, option in OPTIONS.items():
 
 # %% [markdown] key="two_read" lang="en"
 # vLLM's word means the same to both.
-# In the other three, the second engine gets a share of something smaller, or pays for the first. A negative pool means that the engine does not start.
+# In SGLang and TensorRT-LLM the second engine gets a share of something smaller, and in minikv it pays for the first. A negative pool means that the engine does not start.
 #
 # ## The log's own word
 #
 # One word changed its meaning within a single engine: the *tokens* of vLLM's start-up line.
-# For a hybrid model, one log says 290,864 tokens and 33.04 requests of 32,768 tokens, which do not go together.
+# For a hybrid model, one log says 290,864 tokens and 33.04 requests of 32,768 tokens, which do not go together, because 33.04 times 32,768 would be 1.08 million.
 # `tokens_printed` computes that line, by the rule up to v0.20 and by the one since.
-# %% [markdown] key="two_read" lang="zh" src="685245f9"
+# %% [markdown] key="two_read" lang="zh" src="25864f19"
 # vLLM 的这个词，对两个引擎意思一样。
-# 另外三家，第二个引擎拿到的是一个更小的总量的一部分，或者要替第一个承担占用。块池为负，就是启动不了。
+# 在 SGLang 和 TensorRT-LLM 里，第二个引擎面对的总量更小，按比例拿到的也就更少；在 minikv 里，还要扣掉第一个引擎的全部占用。块池为负，就是启动不了。
 #
 # ## 日志里的词
 #
 # 有一个词在同一个引擎里就变了意思，那就是 vLLM 启动日志里的 tokens。
-# 例如某个混合模型的日志写着 290,864 个 token，又写着 33.04 个 32,768 token 的请求，两个数对不上。
+# 例如某个混合模型的日志写着 290,864 个 token，又写着 33.04 个 32,768 token 的请求，两个数对不上，因为 33.04 × 32,768 约为 108 万。
 # `tokens_printed` 会算出这一行，v0.20 及以前的算法和之后的算法都有。
 
 # %% key="printed"
