@@ -35,7 +35,7 @@ LESSON = Lesson(
         Prediction(
             "many_ranks",
             _rank_of_many,
-            how="2 * 32 * 1 * 128 * 2",
+            how="131072 // 8",
             unit="bytes",
             answer=lambda model, tp: CacheSpec.from_config(model, tp=tp).bytes_for(1),
         ),
