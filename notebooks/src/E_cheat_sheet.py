@@ -16,11 +16,11 @@
 #
 # **Which formula do you need, what do its symbols stand for, and which call computes it?**
 #
-# Take a common question: how much GPU memory will the KV cache of your model use? Many scripts compute it from `num_hidden_layers` and `hidden_size` alone. That formula is older than GQA, so for the model below its answer is too large. The first cell prints how many times.
+# Take a common question: how much GPU memory will the KV cache of your model use? Many scripts compute it from `num_hidden_layers` and `hidden_size` alone. That formula is older than GQA, so for the model below its answer is too large. The last column of the first table says how many times.
 #
 # You remember a formula more easily than the meaning of its symbols. So this page has every formula of the course: its symbols with their units, the call that computes it, its value, and the lesson that derives it.
 #
-# **All values are for one config**: Llama-3.1-8B in bf16 on one H100, blocks of 16 tokens, 32 sequences of 8,192 tokens each. Where a formula needs something else, the code names it. The number of a row in a table is also the number of its printed line below. To use the page for yourself, put your own model, card and load into the first code cell and run all cells.
+# **All values are for one config**: Llama-3.1-8B in bf16 on one H100, blocks of 16 tokens, 32 sequences of 8,192 tokens each. Where a formula needs something else, the column *for* of the values names it, in the symbols of the formula. A formula and its value have the same number. `B` is bytes, and a value without a unit counts what the row of its formula says. To use the page for yourself, put your own model, card and load into the first code cell and run all cells.
 #
 # The lessons use some letters twice. On this page each of these has one meaning:
 #
@@ -38,16 +38,16 @@
 # | $\beta$, $\pi$ | bandwidth and FLOP rate | bytes/s, FLOP/s |
 #
 # Any other letter is explained in the row of its formula and holds only there. For the words there is the [glossary](F_glossary.ipynb).
-# %% [markdown] key="question" lang="zh" src="77f79636"
+# %% [markdown] key="question" lang="zh" src="31efa96b"
 # ## 问题
 #
 # **该用哪个公式，符号各指什么，用哪个调用来算？**
 #
-# 例如一个常见的问题：我的模型，KV 缓存要占多少显存？很多脚本只用 `num_hidden_layers` 和 `hidden_size` 来算，可那个公式比 GQA 还老，用在下面这个模型上结果偏大，大几倍由第一个单元格打印。
+# 例如一个常见的问题：我的模型，KV 缓存要占多少显存？很多脚本只用 `num_hidden_layers` 和 `hidden_size` 来算，可那个公式比 GQA 还老，用在下面这个模型上结果偏大，大几倍见第一张表的最后一列。
 #
 # 公式好记，符号指什么却容易忘。所以这一页收齐了全课程的公式：符号和单位、算它的调用、算出的值，以及推导它的那一课。
 #
-# **从头到尾用同一个配置**：一块 H100 上的 Llama-3.1-8B，bf16，块大小 16，32 条序列，每条 8,192 个 token。需要别的配置时，代码里会写明。表里的序号，就是下面打印出来的那一行的序号。想换成自己的数，只要在第一个代码单元格里填上你的模型、显卡和负载，再全部重跑一遍。
+# **从头到尾用同一个配置**：一块 H100 上的 Llama-3.1-8B，bf16，块大小 16，32 条序列，每条 8,192 个 token。需要别的配置时，数值表的“条件”一列会用公式里的符号写明。公式和它的值序号相同。`B` 是字节；没有单位的值，数的是什么，看公式那一行。想换成自己的数，只要在第一个代码单元格里填上你的模型、显卡和负载，再全部重跑一遍。
 #
 # 各课的字母有重复。在这一页上，下面这些字母各只有一个意思：
 #
@@ -67,6 +67,7 @@
 # 其他字母在公式所在的那一行说明，也只在那一行有效。词义见[术语表](F_glossary.ipynb)。
 
 # %% key="config"
+from minikv.course import Table
 from minikv.plan import CacheSpec, find_gpu, find_model, plan_memory
 from minikv.units import GIB, MIB
 
@@ -76,8 +77,10 @@ batch, context = 32, 8_192
 spec = CacheSpec.from_config(model)
 k = spec.bytes_for(1)
 layer = spec.layers[0]
-print(t("config", model=model, card=card, layers=len(spec.layers), heads=layer.kv_heads, dim=layer.k_dim))
-print(t("old_formula", times=2 * len(spec.layers) * find_model(model).config["hidden_size"] * 2 / k))
+head = ["", t("case"), t("value")]  # of the tables below
+old = 2 * len(spec.layers) * find_model(model).config["hidden_size"] * 2
+names = ["L", "H", "D", "k (B)", "2 L hidden_size s / k"]
+Table(names, [(len(spec.layers), layer.kv_heads, layer.k_dim, k, f"{old / k:g}")], title=f"{model}, {card}", right=names[4:])
 
 # %% [markdown] key="bytes" lang="en"
 # ## Bytes of a token
@@ -107,12 +110,16 @@ print(t("old_formula", times=2 * len(spec.layers) * find_model(model).config["hi
 # 第 1 到 5 行的单位是字节 / token，第 6 行是字节。
 
 # %% key="bytes_code"
-print(t("f1", value=spec.bytes_for(1)))
-print(t("f2", value=CacheSpec.from_config(model, kv_dtype="int8").bytes_for(1)))
-print(t("f3", value=CacheSpec.from_config(model, tp=4).bytes_for(1)))
-print(t("f4", value=CacheSpec.from_config("DeepSeek-V3", layout="hf").bytes_for(1)))
-print(t("f5", value=CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded").bytes_for(1)))
-print(t("f6", value=CacheSpec.from_config("Gemma-3-27B").bytes_for(context), tokens=context))
+specs = {
+    model: spec,
+    "int8, z = 4": CacheSpec.from_config(model, kv_dtype="int8"),
+    "t = 4": CacheSpec.from_config(model, tp=4),
+    "DeepSeek-V3, hf": CacheSpec.from_config("DeepSeek-V3", layout="hf"),
+    "DeepSeek-V3, hf-expanded": CacheSpec.from_config("DeepSeek-V3", layout="hf-expanded"),
+}
+rows = [(line, case, f"{of.bytes_for(1):,} B") for line, (case, of) in enumerate(specs.items(), 1)]
+windows = CacheSpec.from_config("Gemma-3-27B").bytes_for(context)
+Table(head, [*rows, (6, f"Gemma-3-27B, n = {context:,}", f"{windows:,} B")], right=head[2:])
 
 # %% [markdown] key="blocks" lang="en"
 # ## Blocks and addresses
@@ -149,21 +156,28 @@ from minikv.plan.pool import sequence_bytes
 manager = BlockManager(num_blocks=400, block_size=block_size)
 manager.allocate("first", range(1_000))
 used = manager.stats().pools[0].used
-print(t("f7", tokens=1_000, blocks=used, empty=used * block_size - 1_000))
-print(t("f8", position=999, slot=int(manager.slot_mapping("first", 999, 1_000)[0])))
+rows = [
+    (7, "n = 1,000", f"{used}, {used * block_size - 1_000}"),
+    (8, "i = 999", int(manager.slot_mapping("first", 999, 1_000)[0])),
+]
 
 cache = torch.empty(2, layer.kv_heads, context, layer.k_dim, dtype=torch.bfloat16)
 one = cache[1, 3, 100]
-print(t("f9", place="[1, 3, 100, 0]", stride=cache.stride(), byte=one.data_ptr() - cache.data_ptr()))
-print(t("f10", own=ownership(one).touched_bytes, kept=ownership(one).keeps_alive_bytes / MIB))
+rows += [
+    (9, f"[1, 3, 100, 0], t = {cache.stride()}", one.data_ptr() - cache.data_ptr()),
+    (10, f"U = {ownership(one).touched_bytes} B", f"{ownership(one).keeps_alive_bytes / MIB:.1f} MiB"),
+]
 
 lengths = [1_000] * (batch - 1) + [context]
 held = sum(spec.bytes_for(n) for n in lengths)
-print(t("f11", short=batch - 1, long=context, gib=(batch * spec.bytes_for(context) - held) / GIB))
-print(t("f12", mib=(sum(sequence_bytes(spec, n, block_size) for n in lengths) - held) / MIB))
+in_rows = batch * spec.bytes_for(context) - held
+in_blocks = sum(sequence_bytes(spec, n, block_size) for n in lengths) - held
+case = f"n = {batch - 1} x 1,000, 1 x {context:,}"
+rows += [(11, case, f"{in_rows / GIB:.1f} GiB"), (12, case, f"{in_blocks / MIB:.0f} MiB")]
 manager.fork("first", "second")
 tables = [manager.block_table(name) for name in manager.sequences()]
-print(t("f13", block=0, tables=sum(0 in table for table in tables), holders=manager.pools[0].ref_count(0)))
+holders = f"{sum(0 in table for table in tables)} = {manager.pools[0].ref_count(0)}"
+Table(head, [*rows, (13, "fork, j = 0, ref_count", holders)], right=head[2:])
 
 # %% [markdown] key="memory" lang="en"
 # ## Memory of a GPU
@@ -197,25 +211,28 @@ from minikv.plan.other_engines import OPTIONS, Startup, pool_bytes
 
 budget = plan_memory(model, gpu=card, batch=batch, context=context, block_size=block_size)
 terms = budget.measured_form()
-print(t("f14", gib=terms["available"] / GIB))
-print(t("f15", blocks=budget.num_blocks, tokens=budget.max_tokens))
 pools = [pool_bytes(engine, Startup.of(budget), 0.9) / GIB for engine in OPTIONS]
-print(t("f16", pools=", ".join(f"{pool:.1f}" for pool in pools)))
-
 steps = 1_024
-print(t("f17", gib=batch * k * steps * (2 * context + steps + 1) / GIB, steps=steps))
-print(t("f18", gib=2 * batch * k * steps / GIB, steps=steps))
+joined, written = batch * k * steps * (2 * context + steps + 1), 2 * batch * k * steps
+rows = [
+    (14, "u = 0.9", f"{terms['available'] / GIB:.2f} GiB"),
+    (15, "N, N P", f"{budget.num_blocks:,}, {budget.max_tokens:,}"),
+    (16, "f = 0.9", f"{', '.join(f'{pool:.1f}' for pool in pools)} GiB"),
+    (17, f"n = {context:,}, g = {steps:,}", f"{joined / GIB:,.0f} GiB"),
+    (18, f"g = {steps:,}", f"{written / GIB:,.0f} GiB"),
+]
 
 asked = context * layer.token_bytes + 100
 rounded = round_size(asked, divisions_by_interval(1))
-print(t("f19", asked=asked, rounded=rounded, segment=segment_size(rounded) // MIB))
+rows.append((19, f"x = {asked:,} B", f"{rounded:,} B, {segment_size(rounded) // MIB} MiB"))
 
 allocator = CachingAllocator(capacity=80 * GIB)
 kept, gone = allocator.malloc(asked // 10), allocator.malloc(asked // 10)
 allocator.free(gone)
 stats = allocator.memory_stats()
 live, reserved, pinned = (stats[f"{name}_bytes.all.current"] / MIB for name in ("allocated", "reserved", "inactive_split"))
-print(t("f20", live=live, pinned=pinned, returnable=reserved - live - pinned, reserved=reserved))
+parts = f"{live:.1f} + {pinned:.1f} + {reserved - live - pinned:.1f} = {reserved:.1f} MiB"
+Table(head, [*rows, (20, "A + Q + (R - A - Q) = R", parts)], right=head[2:])
 
 # %% [markdown] key="time" lang="en"
 # ## Time of a step
@@ -261,34 +278,39 @@ from minikv.plan.preemption import TransferRates, break_even_prefill, recompute_
 from minikv.plan.roofline import decode_work, gpu_roof
 
 cost, roof = flop_cost(model), gpu_roof(find_gpu(card))
-print(t("f21", gflop=cost.per_token / 1e9))
-print(t("f22", kflop=cost.per_pair / 1e3))
-print(t("f23", tokens=crossing_length(model)))
-print(t("f24", ridge=roof.ridge))
 work = decode_work(model, batch, context)
-seconds = roof.seconds(work.flops, work.num_bytes)
-print(t("f25", intensity=work.intensity, below=work.intensity < roof.ridge))
-print(t("f26", ms=1e3 * seconds))
 fixed, each = roof.seconds(0, work.weight_bytes), roof.seconds(0, work.cache_bytes // batch)
-print(t("f27", rate=batch / (fixed + each * batch)))
+load = f"b = {batch}, n = {context:,}"
+rows = [
+    (21, model, f"{cost.per_token / 1e9:.1f} GFLOP"),
+    (22, model, f"{cost.per_pair / 1e3:.0f} kFLOP"),
+    (23, model, f"{crossing_length(model):,}"),
+    (24, card, f"{roof.ridge:.0f} FLOP/B"),
+    (25, load, f"{work.intensity:.1f} FLOP/B"),
+    (26, load, f"{1e3 * roof.seconds(work.flops, work.num_bytes):.1f} ms"),
+    (27, load, f"{batch / (fixed + each * batch):,.0f} /s"),
+]
 
 heads = find_model(model).config["num_attention_heads"]
 moved = decode_traffic([context] * batch, query_heads=heads, kv_heads=layer.kv_heads, dim=layer.k_dim, block_size=block_size)
-print(t("f28", mib=moved.num_bytes / MIB))
+rows.append((28, load, f"{moved.num_bytes / MIB:,.1f} MiB"))
 
 rng = torch.Generator().manual_seed(0)
 query, keys, values = (torch.randn(rows, layer.k_dim, generator=rng) for rows in (1, 64, 64))
 logits = query @ keys.T / layer.k_dim**0.5
 whole = torch.nn.functional.scaled_dot_product_attention(query, keys, values)
-print(t("f29", right=torch.allclose(torch.softmax(logits, -1) @ values, whole, atol=1e-5)))
+rows.append((29, "n = 64, torch.allclose", str(torch.allclose(torch.softmax(logits, -1) @ values, whole, atol=1e-5))))
 halves = [(torch.softmax(x, -1) @ v, torch.logsumexp(x, -1)) for x, v in zip(logits.split(32, -1), values.split(32))]
 merged, _ = merge_splits(*(torch.stack(parts) for parts in zip(*halves)))
-print(t("f30", right=torch.allclose(merged, whole, atol=1e-5)))
+rows.append((30, "n = 32 + 32, torch.allclose", str(torch.allclose(merged, whole, atol=1e-5))))
 
 rates = TransferRates(to_host=50e9, to_device=50e9, prefill=10_000)
-print(t("f31", ms=1e3 * swap_seconds(spec.bytes_for(context), rates)))
-print(t("f32", ms=1e3 * recompute_seconds(context, rates)))
-print(t("f33", speed=break_even_prefill(k, rates.to_host, rates.to_device)))
+rows += [
+    (31, f"n = {context:,}, r = 50 GB/s", f"{1e3 * swap_seconds(spec.bytes_for(context), rates):.0f} ms"),
+    (32, f"n = {context:,}, v = 10,000 /s", f"{1e3 * recompute_seconds(context, rates):.0f} ms"),
+    (33, "r = 50 GB/s", f"{break_even_prefill(k, rates.to_host, rates.to_device):,.0f} /s"),
+]
+Table(head, rows, right=head[2:])
 
 # %% [markdown] key="fewer" lang="en"
 # ## Fewer tokens
@@ -296,18 +318,18 @@ print(t("f33", speed=break_even_prefill(k, rates.to_host, rates.to_device)))
 # | | what | formula | lesson |
 # |---|---|---|---|
 # | 34 | capacity of a layer, in tokens: sinks, budget $q$, recent tokens | $C = n_\text{sink} + q + n_\text{recent}$ | [14](14_what_to_forget.ipynb) |
-# | 35 | the most between two steps, evicting every $e$ of them | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
+# | 35 | the most tokens that it holds between two steps, if it evicts after every $e$ steps | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
 # | 36 | attention $p$ of query head $g$ at token $t$ to token $i$, summed for a KV head that $G$ query heads read, over all tokens | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
 # | 37 | bytes that an eviction gives back to the pool | $(\lceil n / P \rceil - \lceil C / P \rceil) \, P \, k$ | [15](15_eviction_on_mla.ipynb) |
 # | 38 | tokens from which the cache is over half of what a step reads | $W / (b \, k)$ | [15](15_eviction_on_mla.ipynb) |
 # | 39 | share of texts of $n$ tokens that stay the same, if each token changes with probability $p$ | $(1 - p)^n \approx e^{-n p}$ | [13](13_half_the_bytes.ipynb) |
-# %% [markdown] key="fewer" lang="zh" src="23ddb97b"
+# %% [markdown] key="fewer" lang="zh" src="b97e0959"
 # ## 少留一些 token
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
 # | 34 | 一层的容量，单位 token：汇点、预算 $q$、近期 token | $C = n_\text{sink} + q + n_\text{recent}$ | [14](14_what_to_forget.ipynb) |
-# | 35 | 每 $e$ 步淘汰一次，两步之间最多有多少 | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
+# | 35 | 每 $e$ 步淘汰一次时，这一层最多会留有多少个 token | $C + e - 1$ | [14](14_what_to_forget.ipynb) |
 # | 36 | $p_{g,t,i}$ 是 query 头 $g$ 在 token $t$ 处给 token $i$ 的注意力；一个 KV 头有 $G$ 个 query 头来读，累加到全部 token 上 | $\sum_i \sum_{t \ge i} \sum_g p_{g,t,i} = G \, n$ | [14](14_what_to_forget.ipynb) |
 # | 37 | 一次淘汰归还块池的字节 | $(\lceil n / P \rceil - \lceil C / P \rceil) \, P \, k$ | [15](15_eviction_on_mla.ipynb) |
 # | 38 | 从多少个 token 起，一步读的字节里缓存过半 | $W / (b \, k)$ | [15](15_eviction_on_mla.ipynb) |
@@ -318,9 +340,6 @@ from minikv.eviction import Budget
 from minikv.kernels import PagedKV, paged_column_sums, paged_prefill
 
 kept = Budget(n_sink=4, budget=1_532, n_recent=512, evict_every=16)
-print(t("f34", tokens=kept.capacity))
-print(t("f35", tokens=kept.peak_resident))
-
 tokens, group = 64, heads // layer.kv_heads
 query = torch.randn(tokens, group, layer.k_dim, generator=rng)
 cache = torch.randn(2, tokens // block_size, block_size, 1, layer.k_dim, generator=rng)
@@ -330,32 +349,37 @@ scale = layer.k_dim**-0.5
 kv = PagedKV(cache[0], cache[1], table, length)
 seen = paged_prefill(query, kv, starts, max_queries=tokens, scale=scale, return_lse=True)
 sums = paged_column_sums(query, kv, starts, seen.lse, scale=scale)
-print(t("f36", total=float(sums.sum()), group=group, tokens=tokens))
 
 back = sequence_bytes(spec, context, block_size) - sequence_bytes(spec, kept.capacity, block_size)
-print(t("f37", mib=back / MIB, tokens=context, kept=kept.capacity))
-print(t("f38", tokens=work.weight_bytes / (batch * k)))
-print(t("f39", share=(1 - 0.001) ** 1_000))
+rows = [
+    (34, "4 + 1,532 + 512", f"{kept.capacity:,}"),
+    (35, "e = 16", f"{kept.peak_resident:,}"),
+    (36, f"G = {group}, n = {tokens}", f"{float(sums.sum()):.3f}"),
+    (37, f"n = {context:,}, C = {kept.capacity:,}", f"{back / MIB:,.0f} MiB"),
+    (38, f"b = {batch}", f"{work.weight_bytes / (batch * k):,.0f}"),
+    (39, "n = 1,000, p = 0.001", f"{(1 - 0.001) ** 1_000:.1%}"),
+]
+Table(head, rows, right=head[2:])
 
 # %% [markdown] key="fleet" lang="en"
 # ## A load
 #
 # | | what | formula | lesson |
 # |---|---|---|---|
-# | 40 | which sequences may run: the blocks of all that run | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
-# | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$ | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
+# | 40 | which sequences may run at once: their blocks have to fit in the pool. The value is the most of $n$ tokens each | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
+# | 41 | the tokens of one step: $d$ decodes, chunks of $c_j$ tokens, budget $M$. The value is what is left for chunks | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
 # | 42 | a step on a real card, in s: line 26 with the shares $e_\pi$, $e_\beta$ that are reached, $A$ bytes over a link of $\ell$ bytes/s, $o$ s of overhead | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 43 | mean wait in s if arrivals are random, at utilisation $\rho = \lambda S$: $\lambda$ requests a second, $S$ seconds each | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | requests in the system; $V$: seconds that each spends there | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 45 | floor of a load, all in s: last arrivals at $t$, then arithmetic $C$ or reading $B$, whichever is longer, and the overhead $O$ of the steps | $t + \max(C, B) + O$ | [18](18_capstone.ipynb) |
 # | 46 | score of a run of $X$ seconds, $Y$ of line 45; 0 below the bar or over the budget | $100 \, Y / X$ | [18](18_capstone.ipynb) |
-# %% [markdown] key="fleet" lang="zh" src="21405f20"
+# %% [markdown] key="fleet" lang="zh" src="5ec8b470"
 # ## 一份负载
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
-# | 40 | 哪些序列能运行：它们的块加起来不超过块池 | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
-# | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$ | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
+# | 40 | 哪些序列能同时运行：它们的块加起来不超过块池。值是各有 $n$ 个 token 时的最多条数 | $\sum_i \lceil n_i / P \rceil \le N$ | [11a](11a_continuous_batching.ipynb) |
+# | 41 | 一步的 token：$d$ 条解码，各段 $c_j$ 个 token，预算 $M$。值是还能留给各段的 token | $d + \sum_j c_j \le M$ | [11a](11a_continuous_batching.ipynb) |
 # | 42 | 真实的卡上一步要多少秒：即第 26 行，算力和带宽各只达到 $e_\pi$、$e_\beta$；另有 $A$ 字节走 $\ell$ 字节/秒的链路，固定开销 $o$ 秒 | $\max(F / (e_\pi \pi), M / (e_\beta \beta)) + A / \ell + o$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 43 | 到达随机时的平均排队时间，秒；利用率 $\rho = \lambda S$：每秒 $\lambda$ 个请求，每个 $S$ 秒 | $\rho \, S / (2 \, (1 - \rho))$ | [17](17_a_fleet_on_paper.ipynb) |
 # | 44 | 系统里有多少请求；$V$ 是每个停留的秒数 | $\lambda \, V$ | [17](17_a_fleet_on_paper.ipynb) |
@@ -367,17 +391,21 @@ from minikv.course.capstone import floor, tiny_task
 from minikv.course.lessons.l17.traffic import md1_wait
 from minikv.simulate import StepTime
 
-print(t("f40", most=budget.max_batch(context), tokens=context))
-print(t("f41", chunk=2_048 - batch, decodes=batch))
 clock = StepTime.of_model(model, card)
-print(t("f42", ms=1e3 * clock.seconds(decode=[context] * batch)))
 service = clock.seconds(prefill=[(0, context)])
 wait, rate = md1_wait(0.8, service), 0.8 / service
-print(t("f43", ms=1e3 * wait, tokens=context))
-print(t("f44", requests=rate * (wait + service)))
 bound = floor(tiny_task())
-print(t("f45", seconds=bound.seconds, since=bound.since, compute=bound.compute, read=bound.bandwidth, steps=bound.overhead))
-print(t("f46", score=100 * bound.seconds / 0.5))
+longer = f"max({bound.compute:.4f}, {bound.bandwidth:.4f})"
+rows = [
+    (40, f"n = {context:,}", budget.max_batch(context)),
+    (41, f"M = 2,048, d = {batch}", f"{2_048 - batch:,}"),
+    (42, f"{load}, Assumptions()", f"{1e3 * clock.seconds(decode=[context] * batch):.1f} ms"),
+    (43, f"rho = 0.8, S = {service:.3f} s", f"{1e3 * wait:.0f} ms"),
+    (44, f"lambda = {rate:.2f} /s, V = {wait + service:.2f} s", f"{rate * (wait + service):.1f}"),
+    (45, "tiny_task()", f"{bound.since:.4f} + {longer} + {bound.overhead:.4f} = {bound.seconds:.4f} s"),
+    (46, "X = 0.5 s", f"{100 * bound.seconds / 0.5:.0f}"),
+]
+Table(head, rows, right=head[2:])
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck
@@ -390,8 +418,8 @@ print(t("f46", score=100 * bound.seconds / 0.5))
 #
 # ## In the wild
 #
-# - [vLLM #29736](https://github.com/vllm-project/vllm/pull/29736): in November 2025 a contributor offered a script for the question above, "using the standard KV sizing formula". It takes `hidden_size` and leaves out GQA, as the first cell shows.
-# %% [markdown] key="stuck" lang="zh" src="60da18ce"
+# - [vLLM #29736](https://github.com/vllm-project/vllm/pull/29736): in November 2025 a contributor offered a script for the question above, "using the standard KV sizing formula". It takes `hidden_size` and leaves out GQA, as the first table shows.
+# %% [markdown] key="stuck" lang="zh" src="62356146"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
@@ -402,4 +430,4 @@ print(t("f46", score=100 * bound.seconds / 0.5))
 #
 # ## 实战现场
 #
-# - [vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)：2025 年 11 月，一位贡献者为上面的问题写了一个脚本，用的是“标准的 KV 公式”。它用的是 `hidden_size`，没有考虑 GQA，差多少见第一个单元格。
+# - [vLLM #29736](https://github.com/vllm-project/vllm/pull/29736)：2025 年 11 月，一位贡献者为上面的问题写了一个脚本，用的是“标准的 KV 公式”。它用的是 `hidden_size`，没有考虑 GQA，差多少见第一张表。
