@@ -105,8 +105,10 @@ predict("session_share", ...)
 #
 # **首 token 延迟**（TTFT）从请求到来的那一刻算起。请求先排队，等到有一步把它排进去；然后是预填充，占一步或几步，这些步里可能还有其他请求：
 
-# %% [markdown] key="formula_math"
+# %% [markdown] key="formula_math" lang="en"
 # $$\text{TTFT} \;=\; W \;+\! \sum_{\text{steps of its prefill}} \! s \qquad\qquad s \;=\; \max\!\left( \frac{F}{e_F \cdot P},\; \frac{B}{e_B \cdot R} \right) \,+\, \frac{A}{\ell} \,+\, o$$
+# %% [markdown] key="formula_math" lang="zh" src="24878c3a"
+# $$\text{TTFT} \;=\; W \;+\! \sum_{\text{预填充的各步}} \! s \qquad\qquad s \;=\; \max\!\left( \frac{F}{e_F \cdot P},\; \frac{B}{e_B \cdot R} \right) \,+\, \frac{A}{\ell} \,+\, o$$
 
 # %% [markdown] key="symbols" lang="en"
 # | symbol | meaning | unit | value here: a prompt of 8,192 tokens, two H200 |
@@ -129,9 +131,9 @@ predict("session_share", ...)
 #
 # If the replica is idle, TTFT is $0 + 1.081 = 1.081$ s. If another such prompt has just begun, the wait is that prompt's whole step, and TTFT is $1.081 + 1.081 = 2.162$ s.
 #
-# $F$, $B$ and $A$ follow from the model, as in lessons [02](02_how_many_bytes.ipynb), [04](04_the_roofline.ipynb) and [12](12_beyond_one_gpu.ipynb). $P$ and $R$ stand on the data sheet.
+# $F$, $B$ and $A$ follow from the model. Each of the 8,192 tokens does 2 FLOPs with 68.45 billion weights, and 2,621,440 with each token up to itself. Two GPUs share that: $(8{,}192 \cdot 136.9 \cdot 10^9 + 33.56 \cdot 10^6 \cdot 2{,}621{,}440) / 2 = 604.74 \cdot 10^{12}$. Two all-reduces in each of 80 layers carry 8,192 elements of 2 bytes a token: $A = 8{,}192 \cdot 8{,}192 \cdot 2 \cdot 160 = 21.47 \cdot 10^9$ B. More is in lessons [02](02_how_many_bytes.ipynb), [04](04_the_roofline.ipynb) and [12](12_beyond_one_gpu.ipynb). $P$ and $R$ stand on the data sheet.
 # The other four can't be known beforehand. They are **assumptions**, and so is the rate to host memory:
-# %% [markdown] key="symbols" lang="zh" src="6eb74fde"
+# %% [markdown] key="symbols" lang="zh" src="eec7eaca"
 # | 符号 | 含义 | 单位 | 本例取值：8,192 个 token 的提示词，两块 H200 |
 # |---|---|---|---|
 # | $W$ | 排队的时间 | 秒 | 副本空闲时为 0 |
@@ -152,7 +154,7 @@ predict("session_share", ...)
 #
 # 如果副本空闲，TTFT 就是 $0 + 1.081 = 1.081$ 秒。如果另一个同样的提示词刚刚开始算，就要等它的一整步，TTFT 是 $1.081 + 1.081 = 2.162$ 秒。
 #
-# $F$、$B$、$A$ 由模型推出（[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)），$P$ 和 $R$ 写在规格书上。
+# $F$、$B$、$A$ 由模型推出。8,192 个 token 中的每一个，与 684.5 亿个权重各做 2 个 FLOP，与自己及之前的每个 token 做 2,621,440 个 FLOP，由两块 GPU 平分，所以 $F = (8{,}192 \cdot 136.9 \cdot 10^9 + 33.56 \cdot 10^6 \cdot 2{,}621{,}440) / 2 = 604.74 \cdot 10^{12}$。80 层里每层有两次 all-reduce，每个 token 要发 8,192 个 2 字节的元素，所以 $A = 8{,}192 \cdot 8{,}192 \cdot 2 \cdot 160 = 21.47 \cdot 10^9$ 字节（详见[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)）。$P$ 和 $R$ 写在规格书上。
 # 其余四个事先无法知道，只能**假设**；与 CPU 内存之间的速度也是假设：
 
 # %% key="assumptions" lang="en"
@@ -186,7 +188,7 @@ Table(head, rows, right=head[1:])
 
 # %% key="clock_code" lang="zh"
 clock = pairs().step_time
-steps = {  # (tokens before, tokens computed) of each prefill; tokens before of each decode
+steps = {  # 每次预填充：（之前的 token 数，要算的 token 数）；每条解码：之前的 token 数
     "解码，1 条 6,000 个 token 的序列": ([], [6000]),
     "解码，64 条这样的序列": ([], [6000] * 64),
     "预填充 512 个 token": ([(0, 512)], []),
@@ -205,15 +207,15 @@ Table(head, rows, right=head[1:])
 # ## The traffic
 #
 # A **trace** is a list of requests. It says when each request arrives, how long its prompt and its answer are, and which beginnings are equal. It contains no text, so it gives no user's words away.
-# We make ours from a seed, with what real traffic has: conversations of several turns, each about one of forty documents, some of which come up far more often than others (`Load` calls them system prompts). It is the busiest minute of a day, because that is the minute for which you size a fleet.
-# %% [markdown] key="clock_read" lang="zh" src="d7ce2654"
+# We make ours from a seed, with what real traffic has: conversations of several turns, each about one of forty documents, some of which come up far more often than others (`BUSY` is a `Load`, and that class calls them system prompts). It is the busiest minute of a day, because that is the minute for which you size a fleet.
+# %% [markdown] key="clock_read" lang="zh" src="82cae512"
 # 解码等的是显存，所以 64 条序列用的时间还不到一条的两倍；预填充等的是算力。一步里两样都做，也只比单独的预填充慢一点，因此引擎把它们混在一起。
 # 不过，每条正在解码的序列，在这一步里只得到一个 token。也就是说，算一个长提示词的时候，其他回答都会顿一下（[第 11a 课](11a_continuous_batching.ipynb)）。
 #
 # ## 流量
 #
 # **请求轨迹**（trace）是一份请求的清单，记录每个请求何时到来、提示词和回答各有多长、哪些开头是相同的。里面没有任何文本，所以不会泄露用户的内容。
-# 这里的轨迹由一个随机种子生成，真实流量有的特点它都有，例如多轮的对话，每段对话围绕四十份文档中的一份，有几份远比其余的热门（`Load` 里叫作 system prompts）。取的是一天里最忙的一分钟，因为集群要按最忙的时候来定。
+# 这里的轨迹由一个随机种子生成，真实流量有的特点它都有，例如多轮的对话，每段对话围绕四十份文档中的一份，有几份远比其余的热门（`BUSY` 是一个 `Load`，这个类把它们叫作 system prompts）。取的是一天里最忙的一分钟，因为集群要按最忙的时候来定。
 
 # %% key="trace" lang="en"
 lengths = sorted(request.prompt_tokens for request in traffic.requests)
@@ -303,11 +305,11 @@ show(lines(found_by_size, x=x, y=name, log="x", marks={one: pairs().blocks[0]}, 
 Table(["块数", name], [(size, f"{rate:.1%}") for size, rate in zip(sizes, rates)], right=[name])
 
 # %% [markdown] key="capacity_read" lang="en"
-# The dashed line is the pool of one replica. (Not all of it keeps old blocks, because running sequences use a part.)
+# The vertical line is the pool of one replica, 2,966 blocks. The horizontal one is what a pool without a limit finds, 84.8 %. (Not all of the pool keeps old blocks, because running sequences use a part.)
 #
 # Not every rule has the stack property. First in, first out (FIFO) evicts the block that came in first, whether it was used since or not. Here is the classic example of twelve requests ([Belady and others, 1969](https://doi.org/10.1145/363011.363155)):
-# %% [markdown] key="capacity_read" lang="zh" src="1cc2ba4c"
-# 虚线是一个副本的块池大小。（运行中的序列要占用一部分，所以不能全部用来留住旧块。）
+# %% [markdown] key="capacity_read" lang="zh" src="b6699c28"
+# 竖线是一个副本的块池，2,966 个块；横线是不设上限时的命中率，84.8%。（运行中的序列要占用一部分，所以不能全部用来留住旧块。）
 #
 # 并不是每种规则都有栈性质。例如先进先出（FIFO）先淘汰最早进来的块，不管后来用没用过。下面是那个有十二次请求的经典例子（[Belady 等，1969](https://doi.org/10.1145/363011.363155)）：
 
@@ -327,14 +329,14 @@ Table(["12 次里命中", "3 个块", "4 个块", "5 个块"], rows)
 
 # %% [markdown] key="fifo_read" lang="en"
 # With FIFO, four blocks find less than three. Where that can happen, you can't search by halving: neither for the smallest pool nor for the smallest fleet.
-# (You write the list in exercise 17.1. One thing is easily counted wrong: a hit behind a hole is no hit.)
+# (You write the list in exercise 17.1. One thing is easily counted wrong: once a block of the prompt is missing, those behind it don't count, even if they are there.)
 #
 # ## The queue
 #
 # Now for the wait $W$. Take the simplest queue there is: one replica, one prompt at a time, all equally long, and requests that arrive at random. Its mean wait has a formula (M/D/1: random arrivals, equal service, one server):
-# %% [markdown] key="fifo_read" lang="zh" src="7c929ccc"
+# %% [markdown] key="fifo_read" lang="zh" src="5b65951b"
 # FIFO 用四个块，找到的反而比三个块少。命中率一旦不随容量单调上升，二分查找就不成立，既找不出最小的块池，也找不出最小的集群。
-# （练习 17.1 就是写这个列表。最容易数错的一点是，空缺后面的命中不算命中。）
+# （练习 17.1 就是写这个列表。最容易数错的一点是，提示词里一旦缺了一个块，后面的块即使还在，也不算命中。）
 #
 # ## 排队
 #
@@ -414,17 +416,21 @@ show(lines({"公式": formula, "模拟": simulated}, x=x, y=y, points=["模拟"]
 # From 50 % busy to 95 % the load doesn't even double, but the mean wait becomes 19 times as long. The curve looks like a hockey stick that lies on its back, and sizing a fleet means staying left of its bend.
 # (The last line is the least certain one. A long queue takes long to come and go, so a few thousand requests see only a few of them.)
 #
-# Look at p99, too. Half of the requests wait less than the mean, while one in a hundred waits several times as long.
+# Look at p99, too. More than half of the requests wait less than the mean, while one in a hundred waits several times as long.
+#
+# In the first table of this lesson three replicas are busy 97 to 99 % of the time and keep p99 below 2 s. That is no contradiction. There a step with a single decode counts as busy, too, and a new prompt can join the next step. In this queue a busy replica takes nothing in.
 #
 # ### How many are there?
 #
 # One law holds for every queue, whatever arrives and however it is served ([Little, 1961](https://doi.org/10.1287/opre.9.3.383)): *the mean number in the system is the arrival rate times the mean time that each request spends there.*
 # If a simulation loses a request, or counts a second twice, it breaks this law. So we can use it as a check.
-# %% [markdown] key="wait_read" lang="zh" src="55cee2f7"
+# %% [markdown] key="wait_read" lang="zh" src="28ce48a8"
 # 从 50% 到 95%，负载还不到两倍，平均等待却变成了 19 倍。这条曲线像一根平放的曲棍球杆；做容量规划，就是要留在弯折处的左边。
 # （最后一行最不可靠，因为队列长了，形成和消散都慢，几千个请求只赶得上几次。）
 #
-# 再看 p99。一半的请求等得比平均值短，而每一百个里有一个，要等平均值的好几倍。
+# 再看 p99。一大半请求等得比平均值短，而每一百个里有一个，要等平均值的好几倍。
+#
+# 本课第一张表里，三个副本的利用率是 97% 到 99%，p99 却不到 2 秒。两者并不矛盾。那里只要一步里有一条解码就算在忙，新来的提示词可以直接进入下一步；而在这个队列里，副本忙的时候什么都不接。
 #
 # ### 系统里有多少个请求
 #
@@ -531,30 +537,32 @@ answers_table({name: outcome.answers() for name, outcome in outcomes.items()}, "
 # - **least-loaded** takes the replica with the fewest tokens left to compute. That sounds better, but it ignores the caches, too.
 # - **prefix** takes the replica that has the most of the prompt, within a bound: it leaves out a replica whose load is more than 1.25 times the mean plus one prompt like this. With loads of 30,000, 6,000 and 3,000 tokens the mean is 13,000. For a prompt of 7,000 the bound is 1.25 · 13,000 + 7,000 = 23,250, so the first replica is left out. (The bound is that of [consistent hashing with bounded loads](https://arxiv.org/abs/1608.01350).)
 #
+# (TPOT is the time per output token after the first. *Found* is the share of the prompts' tokens, and *in host memory* and *blocked* come up further down.)
 # On the same six GPUs, p99 is 3.57 s, 2.38 s or 1.78 s. The reason is that what isn't found has to be computed, and while it is computed, other requests wait.
 # (You write the router in exercise 17.3.)
-# %% [markdown] key="routers_read" lang="zh" src="b5ad1ddd"
+# %% [markdown] key="routers_read" lang="zh" src="d7c6e4e5"
 # - **round-robin**：副本轮流来。分得很均匀，但完全不看前缀命中。
 # - **least-loaded**：选待计算的 token 最少的副本。听起来好些，但同样不看缓存里有什么。
 # - **prefix**：在界限以内，选提示词命中最多的副本。如果一个副本的负载超过平均值的 1.25 倍再加一个这样的提示词，就排除在外。例如三个副本的负载是 30,000、6,000 和 3,000 个 token，平均值是 13,000；提示词 7,000 个 token 时，界限是 1.25 · 13,000 + 7,000 = 23,250，所以第一个副本被排除。（这个界限来自[负载有界的一致性哈希](https://arxiv.org/abs/1608.01350)。）
 #
+# （TPOT 是首 token 之后每个 token 的时间。命中率按提示词的 token 计；“CPU 命中”和“缺块”两栏后面才用得到。）
 # 同样是六块 GPU，p99 却分别是 3.57 秒、2.38 秒和 1.78 秒。因为没有命中的就得计算，而计算的时候，其他请求就得等。
 # （练习 17.3 就是写这个路由器。）
 
 # %% [markdown] key="widget_read" lang="en"
 # ## See it
 #
-# The curve shows every request, from the fastest on the left to the slowest on the right. The dashed line is the wait that p99 must not exceed.
+# The bar shows where the prompts' tokens came from: found on the GPUs, found in host memory, or computed. The curve shows every request, from the fastest on the left to the slowest on the right. The dashed line is the wait that p99 must not exceed.
 # Try these, and say before each what will change:
 #
 # 1. Two replicas, then three, then six. Which part of the curve falls first, and which hardly falls at all?
 # 2. Three replicas with each router. Where does the bar change?
 # 3. Twice the traffic. How many replicas do you need now: twice as many?
 # 4. Two replicas of H100. Look at the bar, then give them 64 GiB of host memory. What comes back, and what doesn't?
-# %% [markdown] key="widget_read" lang="zh" src="cdf7d23e"
+# %% [markdown] key="widget_read" lang="zh" src="59585846"
 # ## 亲眼看看
 #
-# 曲线上是每一个请求，左边最快，右边最慢。虚线是 p99 不能超过的等待时间。
+# 上面的条形表示提示词的 token 从哪里来，是在 GPU 上命中、在 CPU 内存里命中，还是要计算。曲线上是每一个请求，左边最快，右边最慢。虚线是 p99 不能超过的等待时间。
 # 试试下面几步，每次动手之前先说出会发生什么：
 #
 # 1. 两个副本，三个，再六个。曲线的哪一段先降下来，哪一段几乎不动？
@@ -823,13 +831,13 @@ head = ["", "要计算，token/秒", "一个副本，token/秒", "商", "副本�
 Table(head, rows, right=["商"])
 
 # %% [markdown] key="divide_read" lang="en"
-# The division gives far too many replicas without the cache, and too few with it. It leaves out queues, decodes, and the case that one replica lacks what another has. As a first guess it is fine, and `fewest` uses it to begin its search.
+# One replica computes 8,192 tokens in 1.0808 s, hence its 7,580 a second. The division gives far too many replicas without the cache, and too few with it. It leaves out queues, decodes, and the case that one replica lacks what another has. As a first guess it is fine, and `fewest` uses it to begin its search.
 #
 # ### The cache at any price
 #
 # Suppose that one document was asked about once. Three seconds later all requests ask about it, and only one replica has it. What does a router do that looks at nothing but prefixes?
-# %% [markdown] key="divide_read" lang="zh" src="104a9379"
-# 不算缓存，结果多得太多；算上缓存，又不够。因为除法没有考虑排队和解码，也没有考虑一个副本缺的内容在另一个副本上。拿它作查找的起点倒是不错，`fewest` 正是这样用的。
+# %% [markdown] key="divide_read" lang="zh" src="f1439d54"
+# 一个副本算 8,192 个 token 要 1.0808 秒，所以每秒 7,580 个。不算缓存，结果多得太多；算上缓存，又不够。因为除法没有考虑排队和解码，也没有考虑一个副本缺的内容在另一个副本上。拿它作查找的起点倒是不错，`fewest` 正是这样用的。
 #
 # ### 不惜代价要命中
 #
@@ -941,8 +949,8 @@ Table(["", "步数", "TTFT p50，毫秒", "TTFT p99", "TPOT p50"], rows, lines=[
 # The number of steps is the same, and not by luck, because the same code made the decisions. Only the milliseconds are fitted. They are as good as the measured steps are like those to come. (If another program runs on the machine they may be far off, because one of the two runs was slower.)
 # On real hardware you do the same: rent one replica for an hour, and replace the assumptions by what you measure.
 #
-# Some things this clock leaves out, whatever the numbers: the tokenizer and the network in front, experts that are not used equally often, a GPU that slows down when hot, failures, and users, who don't arrive as a Poisson process does and go away when they have waited too long.
-# %% [markdown] key="leaves_out" lang="zh" src="20af1d5c"
+# Some things this clock leaves out, whatever the numbers: the tokenizer and the network in front, experts that are not used equally often, a GPU that slows down when hot, failures, and users. (Real users don't arrive as a Poisson process does, and they go away when they have waited too long.)
+# %% [markdown] key="leaves_out" lang="zh" src="6d1af0b9"
 # 步数相同，这不是碰巧，因为做决定的是同一份代码。拟合出来的只有毫秒数；将来的步与测过的步有多像，它就有多准。（机器上如果还有其他程序在跑，可能差得很远，因为两次运行的快慢本来就不同。）
 # 在真正的硬件上也一样，租一个副本，跑一个小时，用实测换掉假设。
 #

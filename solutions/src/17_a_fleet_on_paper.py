@@ -168,14 +168,14 @@ for name, found in compare_routers(choose).items():
 # `ask(replicas)` simulates a fleet of so many replicas and returns the percentiles of its time to first token, `{"p50": ..., "p99": ...}` in seconds. More replicas are never slower.
 #
 # Return the smallest number of replicas, from 1 to `most`, with which p99 is at most `bound`, or `None` if there is none.
-# Each call simulates a whole day, so call it seldom: at most twice the binary logarithm of `most`, and two more. Don't ask for fleets below 1 or above `most`.
-# %% [markdown] key="fewest_task" lang="zh" src="571f03a6"
+# Each call simulates a whole day, so call it seldom: at most twice the binary logarithm of `most`, and two more (for 64 replicas that is 2 · 6 + 2 = 14 calls). Don't ask for fleets below 1 or above `most`.
+# %% [markdown] key="fewest_task" lang="zh" src="6d118f1b"
 # ## 17.4 最便宜的集群
 #
 # `ask(replicas)` 模拟一个有这么多副本的集群，返回首 token 延迟的分位数 `{"p50": ..., "p99": ...}`，单位秒。副本更多，决不会更慢。
 #
 # 返回使 p99 不超过 `bound` 的最小副本数，范围是 1 到 `most`；都不行就返回 `None`。
-# 每问一次，就要模拟一整天，所以要少问：最多是 `most` 以 2 为底的对数的两倍，再加两次。也不要问小于 1 或大于 `most` 的集群。
+# 每问一次，就要模拟一整天，所以要少问：最多是 `most` 以 2 为底的对数的两倍，再加两次（64 个副本就是 2 · 6 + 2 = 14 次）。也不要问小于 1 或大于 `most` 的集群。
 
 # %% key="fewest_stub"
 def fewest_replicas(ask, bound: float, most: int) -> int | None:
