@@ -868,7 +868,7 @@ show(bars(names, series, x="GB"))
 #
 # When memory is missing, go through these steps in order and stop at the first that answers.
 #
-# 1. **Subtract.** Run `print(MemoryStats.read("cuda").text())` before and after `gc.collect()` and `torch.cuda.empty_cache()`. Do the four shares add up to what is missing? If not, find the rest before you explain the first part.
+# 1. **Subtract.** Run `print(MemoryStats.read("cuda").text())` before and after `gc.collect()` and `torch.cuda.empty_cache()`. Which shares are larger than you expected, and is the excess as much as is missing? If not, find the rest before you explain the first part.
 # 2. **Outside is large**: `nvidia-smi` lists the processes (from inside a container often none, so look on the host). If there is another process, it isn't your leak. If there is none, it is the CUDA context, NCCL or a library, and it was there before your first tensor.
 # 3. **Live is large** (allocated): a Python object holds tensors, and `retention_report(fn)` names it. Look at the five usual ones first: an output with its cache, a cache of your own, `Out` and `_`, the last error, a widget or callback.
 # 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small is live in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")` and then `minikv.memory.from_snapshot("s.pickle")` show the blocks. If you switched on `_record_memory_history()` at the start, they also show the lines of code that made them.
@@ -881,12 +881,12 @@ show(bars(names, series, x="GB"))
 # - The five usual suspects kept 0 B. An output kept 36,864 B of cache, which is exactly what the formula gives for 24 tokens of 3 sequences.
 # - A live tensor of 4 MiB keeps its segment of 20 MiB. Eight of them, one in each segment, kept 160 MiB.
 # - The right estimate reduced the pinned memory from 7.59 to 2.99 GB. Letting the tensors go removed all of it.
-# %% [markdown] key="runbook" lang="zh" src="8bf64c7c"
+# %% [markdown] key="runbook" lang="zh" src="0c295f95"
 # ## 排查手册
 #
 # 显存对不上时，按顺序做，得到答案就停。
 #
-# 1. **先做减法。** 在 `gc.collect()` 和 `torch.cuda.empty_cache()` 前后，各执行一次 `print(MemoryStats.read("cuda").text("zh"))`。四份加起来，等于缺少的量吗？如果不等，先找到其余部分，再去解释已找到的部分。
+# 1. **先做减法。** 在 `gc.collect()` 和 `torch.cuda.empty_cache()` 前后，各执行一次 `print(MemoryStats.read("cuda").text("zh"))`。哪几份比预期的大？多出来的加在一起，等于缺少的量吗？如果不等，先找到其余部分，再去解释已找到的部分。
 # 2. **torch 之外偏大**：`nvidia-smi` 会列出进程（在容器里往往列不出来，要到宿主机上看）。如果有别的进程，就不是你泄漏的；如果没有，就是 CUDA 上下文、NCCL 或某个库，在第一个张量之前就已经占着。
 # 3. **存活偏大**（已分配）：有 Python 对象持有张量，`retention_report(fn)` 会给出它的名字。先看五个常见的：带缓存的输出、自己的缓存、`Out` 和 `_`、最近一次错误、组件或回调函数。
 # 4. **被钉住偏大**（`empty_cache()` 之后，已保留仍远高于已分配）：有个小东西在大段里。先 `torch.cuda.memory._dump_snapshot("s.pickle")`，再用 `minikv.memory.from_snapshot("s.pickle")` 看是哪些块；如果一开始就打开了 `_record_memory_history()`，还能看到是哪一行代码分配的。

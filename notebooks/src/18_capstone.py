@@ -19,13 +19,13 @@
 #
 # **Here is a load, a budget of bytes and a bar for the answers. How fast can you serve it, and how do you know that nothing is left to win?**
 #
-# Reading takes about 40 minutes, your own plan and the exercises about 80. 36 requests share 512 KiB of cache. What matters most is how many of the longest fit at once, and paper tells you. (The longest request has 279 tokens; the last of them is never stored, so 278 take room.)
-# %% [markdown] key="question" lang="zh" src="e942f1cb"
+# Reading takes about 40 minutes, your own plan and the exercises about 80. 36 requests share 512 KiB of cache. What matters most is how many of the longest requests fit at once, and paper tells you. (The longest has 279 tokens; the last of them is never stored, so 278 take room.)
+# %% [markdown] key="question" lang="zh" src="5c3481a8"
 # ## 问题
 #
 # **给你一份负载、一份字节预算和一个质量门槛：你能跑多快？又怎么知道已经没有什么可省了？**
 #
-# 阅读约 40 分钟，自己的方案和练习约 80 分钟。36 个请求共用 512 KiB 缓存，最要紧的是最长的能同时放几个，纸上就算得出。（最长的请求有 279 个 token，最后一个不用存，所以占 278 个的地方。）
+# 阅读约 40 分钟，自己的方案和练习约 80 分钟。36 个请求共用 512 KiB 缓存，最要紧的是最长的请求能同时放下几个，在纸上就算得出。（它有 279 个 token，最后一个不用存，所以占 278 个的地方。）
 
 # %% key="room" lang="en"
 import torch
@@ -53,13 +53,13 @@ show(plan_room(task, ways, "zh"))
 # After this lesson you can
 #
 # - **plan** on paper how much a budget holds;
-# - **read** where the seconds of a run went, and change the thing that acts there;
+# - **read** where the seconds of a run went, and change the setting that affects that part;
 # - **defend** every number of your plan, and say how far it is from the floor.
 #
 # There is no sample configuration to copy, because the right settings depend on the load and not on the card. But there is a method, and you have learned all of its steps: count, plan, allocate, run, see where the time went, change one thing.
 #
 # You need the pool of [lesson 08](08_allocate_kv_cache.ipynb), the blocks of [lesson 09](09_pages_and_blocks.ipynb), the scheduler of [lesson 11b](11b_when_blocks_run_out.ipynb), int8 from [lesson 13](13_half_the_bytes.ipynb), prompt lookup from [lesson 13b](13b_fewer_cheaper_steps.ipynb), eviction from [lesson 14](14_what_to_forget.ipynb) and the clock of [lesson 17](17_a_fleet_on_paper.ipynb).
-# %% [markdown] key="able" lang="zh" src="492bb627"
+# %% [markdown] key="able" lang="zh" src="de4ac0cc"
 # 学完本课，你能够：
 #
 # - 在纸上**计划**一份预算放得下多少；
@@ -479,13 +479,13 @@ print(f"记录占 {records:,} 字节，剩下 {blocks} 个块；一共忘掉 {go
 runs_table([naive, evict], "zh")
 
 # %% [markdown] key="evict_read" lang="en"
-# A quarter of the seconds is saved, and every answer is right. There is a price. The records take 6 of the 32 blocks. And the prefix cache finds nothing any more: prompts are evicted while they are read, and a block whose tokens have moved is no longer the prefix of any request. So 7,497 tokens are computed instead of 5,289.
+# A quarter of the seconds is saved, and every answer is right. There is a price. The records take 6 of the 32 blocks: each has 8 B for each of 175 places (96 that stay, 15 before the next eviction, a chunk of 64) in 2 layers × 2 heads, so 16 × 4 × 175 × 8 = 89,600 B. And the prefix cache finds nothing any more: prompts are evicted while they are read, and a block whose tokens have moved is no longer the prefix of any request. So 7,497 tokens are computed instead of 5,289.
 #
 # ## Together
 #
 # The savings don't add up. What one change has saved, the next can't save again, and a part that was small before is large now. So take the best change first, look where the time goes *now*, and choose again.
-# %% [markdown] key="evict_read" lang="zh" src="86322c45"
-# 省下四分之一的时间，答案全对。代价有两样：记录占去 32 个块里的 6 个；前缀缓存也什么都命中不了，因为提示词一边读一边淘汰，token 搬动过的块就不再是任何请求的前缀。于是要计算 7,497 个 token，原来只要 5,289 个。
+# %% [markdown] key="evict_read" lang="zh" src="6090bc27"
+# 省下四分之一的时间，答案全对。代价有两样：记录占去 32 个块里的 6 个（每条序列一份，2 层 × 2 个头，各有 175 个位置，即留下的 96 个、下一次淘汰之前多出的 15 个、一段提示词 64 个，每个位置 8 B，一共 16 × 4 × 175 × 8 = 89,600 B）；前缀缓存也什么都命中不了，因为提示词一边读一边淘汰，token 搬动过的块就不再是任何请求的前缀。于是要计算 7,497 个 token，原来只要 5,289 个。
 #
 # ## 合在一起
 #
