@@ -60,12 +60,12 @@ check("15.1", freed)
 # `kept` names the tokens that stay, by their places 0, 1, 2, ... in the sequence, ascending. Afterwards:
 #
 # - the sequence's place $i$ holds the token that was at `kept[i]`, and its position;
-# - the table is as long as they need, and no longer;
+# - the table has as many blocks as the kept tokens need, and no more;
 # - other sequences find everything as it was: you leave them a block that they hold as well, and take an empty one instead;
 # - blocks that no sequence holds any more are among the empty ones, and `holders` is right.
 #
 # Change `blocks`; return nothing. There are enough empty blocks.
-# %% [markdown] key="compact_task" lang="zh" src="3313247d"
+# %% [markdown] key="compact_task" lang="zh" src="ceb11bb9"
 # ## 15.2 往前搬
 #
 # `blocks` 是一层的缓存，上面有一条序列：
@@ -80,7 +80,7 @@ check("15.1", freed)
 # `kept` 是要留的 token，用它们在这条序列里的序号 0、1、2……表示，升序。完成以后：
 #
 # - 这条序列的第 $i$ 个，是原来的第 `kept[i]` 个 token，位置也跟着来；
-# - 块表够用就好，不能更长；
+# - 块表里的块正好放得下留下的 token，不能更多；
 # - 别的序列看到的一切照旧：它们也持有的块留给它们，自己另取一个空块；
 # - 不再有序列持有的块，都在空块里，`holders` 也要对。
 #
