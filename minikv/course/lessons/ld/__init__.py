@@ -30,7 +30,7 @@ LESSON = Lesson(
         ),
         Prediction(
             "of_what_is_free",
-            lambda rng: {"outside": rng.choice([6, 16, 26])},
+            lambda rng: {"outside": rng.choice([12, 16, 26])},
             how="round(0.9 * (80 - {outside} - 20 - 4))",
             unit="GB",
             answer=_trtllm_gb,
