@@ -38,17 +38,17 @@ show(engine_parts("zh"))
 # %% [markdown] key="able" lang="en"
 # In this lesson we follow one token through all of them and add the last part, `sample`. Then you run what you have written.
 #
-# After it you can
+# After this lesson you can
 #
 # - **say** in which file of an engine each step of a token's path happens;
 # - **make** random answers repeatable;
 # - **read** from a report which part is wrong when a token differs.
 #
 # You need the lessons whose parts you want to use. Parts that you haven't written are nano's own.
-# %% [markdown] key="able" lang="zh" src="f316b8a0"
+# %% [markdown] key="able" lang="zh" src="0c00cef4"
 # 本课跟着一个 token 走完全程，补上最后一个部件 `sample`，然后运行你写的东西。
 #
-# 学完之后，你能
+# 学完本课，你能够
 #
 # - **说出**一个 token 走的每一步发生在引擎的哪个文件里；
 # - **做到**让随机的回答可以重复；
@@ -113,12 +113,12 @@ show(block_moments(moments, "zh"))
 Table(["位置", "块表", "目前的回答"], rows)
 
 # %% [markdown] key="path_read" lang="en"
-# One step computes the eleven tokens of the prompt, and after that each step computes one. A fourth block comes when the third is full.
+# The prompt has ten words, and the tokenizer puts `<bos>` in front. One step computes these eleven tokens, and after that each step computes one. A fourth block comes when the third is full.
 # After the last line the block table is empty, because the sequence has ended and its blocks are free again. The last token of the answer, at position 14, is never computed: no token follows it.
 #
 # Each line was one call of `step`. It chooses tokens, computes them, and takes in what came out:
-# %% [markdown] key="path_read" lang="zh" src="c333f67a"
-# 提示词的十一个 token 在一步里算完，之后每步算一个；第三个块满了，就再取第四个块。
+# %% [markdown] key="path_read" lang="zh" src="1247569e"
+# 提示词有十个单词，分词器又在最前面加了 `<bos>`。这十一个 token 在一步里算完，之后每步算一个；第三个块满了，就再取第四个块。
 # 最后一行的块表是空的，因为序列已经结束，块都释放了。回答的最后一个 token（位置 14）不用计算，因为它后面没有别的 token。
 #
 # 每一行就是一次 `step` 调用：选出 token，计算，收下结果。
@@ -145,12 +145,12 @@ show_source(LLM.step, LLM.run)
 # %% [markdown] key="path_table" lang="zh" src="53199b3f"
 # | | 发生什么 | nano 的文件 | 课 |
 # |---|---|---|---|
-# | 1 | 这一步：哪些序列，哪些 token | `scheduler.py` | [11a](11a_continuous_batching.ipynb)、[11b](11b_when_blocks_run_out.ipynb) |
-# | 2 | 它们要用的块 | `block_manager.py` | [09](09_pages_and_blocks.ipynb) |
-# | 3 | 前向计算要用的数组 | `runner.py` | [11a](11a_continuous_batching.ipynb) |
-# | 4 | K 和 V 写进各自的槽位 | `kv_cache.py` | [06](06_the_linear_cache.ipynb) |
+# | 1 | 决定这一步算哪些序列的哪些 token | `scheduler.py` | [11a](11a_continuous_batching.ipynb)、[11b](11b_when_blocks_run_out.ipynb) |
+# | 2 | 给它们分配要用的块 | `block_manager.py` | [09](09_pages_and_blocks.ipynb) |
+# | 3 | 构造前向计算要用的数组 | `runner.py` | [11a](11a_continuous_batching.ipynb) |
+# | 4 | 把 K 和 V 写进各自的槽位 | `kv_cache.py` | [06](06_the_linear_cache.ipynb) |
 # | 5 | 在块上做注意力 | `attention.py` | [10](10_kernels.ipynb) |
-# | 6 | 下一个 token | `runner.py` | 本课 |
+# | 6 | 选出下一个 token | `runner.py` | 本课 |
 # | 7 | 接上这个 token；序列结束时释放它的块 | `scheduler.py`、`sequence.py` | [11b](11b_when_blocks_run_out.ipynb) |
 #
 # [一个 token 的路径](repo:minikv/nano/README.zh.md)给出了每一行对应的代码。
