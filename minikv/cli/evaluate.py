@@ -10,6 +10,7 @@ import typer
 
 from minikv.cli.evaluate_record import Record
 from minikv.cli.options import Json, Lang
+from minikv.cli.plot_file import check_place
 from minikv.errors import ArgumentError, ConfigError, user_path
 from minikv.extras import require_engine
 from minikv.i18n import escape_controls, pick_language, text
@@ -29,6 +30,7 @@ def evaluate(
     max_tokens: int = 48,
     seed: int = 0,
     record: str | None = None,
+    plot: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
     as_json: Json = False,
@@ -60,6 +62,8 @@ def evaluate(
         asked["lengths"] = numbers("--lengths", lengths, int)
     settings = Settings(**asked)
     content = None if perplexity is None else text_of(perplexity)
+    if plot is not None:
+        check_place(plot)
     loaded = load(model, dtype=dtype, device=device)
     if lengths is None and loaded.name in TRAINED_LENGTH:
         settings = Settings(**asked, lengths=(TRAINED_LENGTH[loaded.name],))
@@ -91,6 +95,10 @@ def evaluate(
         print(escape_controls(json.dumps(told, indent=2, ensure_ascii=False), keep="\n", as_json=True))
     else:
         print("\n\n".join(each.shown(lang).text() for each in found))
+    if plot is not None and found:
+        from minikv.cli import evaluate_plot
+
+        evaluate_plot.write(found, loaded.name, plot, lang)
     note = loaded.note(lang)
     if note is not None:
         print(note, file=sys.stderr)

@@ -66,8 +66,8 @@ def simulate(
     seed: Annotated[int, LOAD] = 0,
 ) -> None:
     """Simulate a fleet under a trace: latencies, hit rates, and how many GPUs it takes. No GPU is needed."""
-    from minikv.cli import simulate_plot
     from minikv.cli import simulate_run as run
+    from minikv.cli.plot_file import check_place
 
     given = run.options_given(simulate, locals())
     lang = pick_language(lang)
@@ -80,7 +80,7 @@ def simulate(
     if plot is not None:
         if fewest or not sweep:
             raise ArgumentError("simulate_plot")
-        simulate_plot.check_place(plot)
+        check_place(plot)
     fleet = {
         "model": model, "gpu": gpu, "tp": tp, "replicas": replicas, "router": router, "kv_dtype": kv_dtype,
         "utilization": utilization, "block_size": 16 if block_size is None else block_size, "host_kv": host_kv,

@@ -1,16 +1,13 @@
 """The plot of ``minikv simulate --sweep ... --plot FILE``: one HTML file that needs no network."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minikv.cli.files import ReportFile
+from minikv.cli.plot_file import write_plots
 from minikv.cli.simulate_run import spelled
 from minikv.i18n import text
-from minikv.look import PLOT_STYLE, SEQUENCES, TEMPLATE
+from minikv.look import SEQUENCES, TEMPLATE
 from minikv.simulate import Answers, SweepRow
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 PANELS: dict[str, Callable[[Answers], float | None]] = {
     "ttft": lambda found: found.ttft.p99,
@@ -53,7 +50,7 @@ def write_sweep(rows: Sequence[SweepRow], name: str, path: str, lang: str) -> No
     figure.update_xaxes(type="category", title=setting)
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(title=_say("plot_title", lang, name=name, setting=setting), template=TEMPLATE)
-    _write(figure, path)
+    write_plots([figure], path)
 
 
 def write_hit_rates(rows: Sequence[tuple[int | None, float]], name: str, path: str, lang: str) -> None:
@@ -71,21 +68,7 @@ def write_hit_rates(rows: Sequence[tuple[int | None, float]], name: str, path: s
     figure.update_xaxes(type="log", title=_say("axis_blocks", lang))
     figure.update_yaxes(rangemode="tozero", title=_say("axis_hit_rate", lang))
     figure.update_layout(title=_say("plot_hit_title", lang, name=name), template=TEMPLATE)
-    _write(figure, path)
-
-
-def check_place(path: str) -> None:
-    """Raise ``ConfigError`` where no plot could be written. Called before the runs, which take long."""
-    with ReportFile(path):
-        pass
-
-
-def _write(figure: "Figure", path: str) -> None:
-    with ReportFile(path) as file:
-        page = figure.to_html(include_plotlyjs=True)
-        # The page follows the system's theme, and the plot the page.
-        style = f"<style>html{{color-scheme:light dark}}{PLOT_STYLE}</style>"
-        file.write(page.replace("<head>", f"<head>{style}", 1))
+    write_plots([figure], path)
 
 
 def _say(key: str, lang: str, **values: Any) -> str:

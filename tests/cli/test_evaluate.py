@@ -109,6 +109,20 @@ def test_a_text_is_read_and_its_perplexity_is_kept_in_the_record_too(terminal, t
 
 
 @pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_plot_is_one_page_with_grid_bars_and_curves(terminal, tmp_path, prose, lang):
+    page = tmp_path / "page.html"
+    few = (*FEW[2:], "--tasks", "niah,multikey", "--perplexity", prose, "--plot", str(page), "--lang", lang)
+    assert terminal("evaluate", *few).code == 0
+    drawn = page.read_text(encoding="utf-8")
+    assert drawn.count("Plotly.newPlot(") == 3
+    for kind in ('"type":"heatmap"', '"type":"bar"', '"type":"scatter"'):
+        assert kind in drawn
+    assert "<script src" not in drawn
+    assert is_one_sentence(terminal("evaluate", *FEW, "--plot", str(tmp_path)))
+
+
+@pytest.mark.usefixtures("loaded_once")
 def test_a_text_that_cannot_be_read_is_one_sentence(terminal, tmp_path, prose):
     bad = tmp_path / "bad.txt"
     assert is_one_sentence(terminal("evaluate", *FEW, "--perplexity", str(bad)))
