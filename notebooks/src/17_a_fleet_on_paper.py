@@ -131,9 +131,9 @@ predict("session_share", ...)
 #
 # If the replica is idle, TTFT is $0 + 1.081 = 1.081$ s. If another such prompt has just begun, the wait is that prompt's whole step, and TTFT is $1.081 + 1.081 = 2.162$ s.
 #
-# $F$, $B$ and $A$ follow from the model. Each of the 8,192 tokens does 2 FLOPs with 68.45 billion weights, and 2,621,440 with each token up to itself. Two GPUs share that: $(8{,}192 \cdot 136.9 \cdot 10^9 + 33.56 \cdot 10^6 \cdot 2{,}621{,}440) / 2 = 604.74 \cdot 10^{12}$. Two all-reduces in each of 80 layers carry 8,192 elements of 2 bytes a token: $A = 8{,}192 \cdot 8{,}192 \cdot 2 \cdot 160 = 21.47 \cdot 10^9$ B. More is in lessons [02](02_how_many_bytes.ipynb), [04](04_the_roofline.ipynb) and [12](12_beyond_one_gpu.ipynb). $P$ and $R$ stand on the data sheet.
+# $F$, $B$ and $A$ follow from the model. Each of the 8,192 tokens does 2 FLOPs with 68.45 billion weights, and 2,621,440 with each token up to itself, which makes 33.56 million pairs. Two GPUs share that: $(8{,}192 \cdot 136.9 \cdot 10^9 + 33.56 \cdot 10^6 \cdot 2{,}621{,}440) / 2 = 604.74 \cdot 10^{12}$. Two all-reduces in each of 80 layers carry 8,192 elements of 2 bytes a token: $A = 8{,}192 \cdot 8{,}192 \cdot 2 \cdot 160 = 21.47 \cdot 10^9$ B. More is in lessons [02](02_how_many_bytes.ipynb), [04](04_the_roofline.ipynb) and [12](12_beyond_one_gpu.ipynb). $P$ and $R$ stand on the data sheet.
 # The other four can't be known beforehand. They are **assumptions**, and so is the rate to host memory:
-# %% [markdown] key="symbols" lang="zh" src="eec7eaca"
+# %% [markdown] key="symbols" lang="zh" src="caac2744"
 # | 符号 | 含义 | 单位 | 本例取值：8,192 个 token 的提示词，两块 H200 |
 # |---|---|---|---|
 # | $W$ | 排队的时间 | 秒 | 副本空闲时为 0 |
@@ -154,7 +154,7 @@ predict("session_share", ...)
 #
 # 如果副本空闲，TTFT 就是 $0 + 1.081 = 1.081$ 秒。如果另一个同样的提示词刚刚开始算，就要等它的一整步，TTFT 是 $1.081 + 1.081 = 2.162$ 秒。
 #
-# $F$、$B$、$A$ 由模型推出。8,192 个 token 中的每一个，与 684.5 亿个权重各做 2 个 FLOP，与自己及之前的每个 token 做 2,621,440 个 FLOP，由两块 GPU 平分，所以 $F = (8{,}192 \cdot 136.9 \cdot 10^9 + 33.56 \cdot 10^6 \cdot 2{,}621{,}440) / 2 = 604.74 \cdot 10^{12}$。80 层里每层有两次 all-reduce，每个 token 要发 8,192 个 2 字节的元素，所以 $A = 8{,}192 \cdot 8{,}192 \cdot 2 \cdot 160 = 21.47 \cdot 10^9$ 字节（详见[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)）。$P$ 和 $R$ 写在规格书上。
+# $F$、$B$、$A$ 由模型推出。8,192 个 token 中的每一个，与 684.5 亿个权重各做 2 个 FLOP，与自己及之前的每个 token（一共 3,356 万对）做 2,621,440 个 FLOP，由两块 GPU 平分，所以 $F = (8{,}192 \cdot 136.9 \cdot 10^9 + 33.56 \cdot 10^6 \cdot 2{,}621{,}440) / 2 = 604.74 \cdot 10^{12}$。80 层里每层有两次 all-reduce，每个 token 要发 8,192 个 2 字节的元素，所以 $A = 8{,}192 \cdot 8{,}192 \cdot 2 \cdot 160 = 21.47 \cdot 10^9$ 字节（详见[第 02 课](02_how_many_bytes.ipynb)、[第 04 课](04_the_roofline.ipynb)、[第 12 课](12_beyond_one_gpu.ipynb)）。$P$ 和 $R$ 写在规格书上。
 # 其余四个事先无法知道，只能**假设**；与 CPU 内存之间的速度也是假设：
 
 # %% key="assumptions" lang="en"

@@ -157,7 +157,7 @@ manager = BlockManager(num_blocks=400, block_size=block_size)
 manager.allocate("first", range(1_000))
 used = manager.stats().pools[0].used
 rows = [
-    (7, "n = 1,000", f"{used}, {used * block_size - 1_000}"),
+    (7, "n = 1,000", f"{used}; {used * block_size - 1_000}"),
     (8, "i = 999", int(manager.slot_mapping("first", 999, 1_000)[0])),
 ]
 
@@ -216,15 +216,15 @@ steps = 1_024
 joined, written = batch * k * steps * (2 * context + steps + 1), 2 * batch * k * steps
 rows = [
     (14, "u = 0.9", f"{terms['available'] / GIB:.2f} GiB"),
-    (15, "N, N P", f"{budget.num_blocks:,}, {budget.max_tokens:,}"),
-    (16, "f = 0.9", f"{', '.join(f'{pool:.1f}' for pool in pools)} GiB"),
+    (15, "N; N P", f"{budget.num_blocks:,}; {budget.max_tokens:,}"),
+    (16, "f = 0.9", f"{'; '.join(f'{pool:.1f}' for pool in pools)} GiB"),
     (17, f"n = {context:,}, g = {steps:,}", f"{joined / GIB:,.0f} GiB"),
     (18, f"g = {steps:,}", f"{written / GIB:,.0f} GiB"),
 ]
 
 asked = context * layer.token_bytes + 100
 rounded = round_size(asked, divisions_by_interval(1))
-rows.append((19, f"x = {asked:,} B", f"{rounded:,} B, {segment_size(rounded) // MIB} MiB"))
+rows.append((19, f"x = {asked:,} B", f"{rounded:,} B; {segment_size(rounded) // MIB} MiB"))
 
 allocator = CachingAllocator(capacity=80 * GIB)
 kept, gone = allocator.malloc(asked // 10), allocator.malloc(asked // 10)
