@@ -14,6 +14,8 @@ SYSTEM_BYTES = 1024  # of shared memory, which CUDA takes for each program from 
 # The time between a load's issue and its data, in seconds: an assumption until a GPU has been asked (0.8 to 1.0 us).
 LATENCY_S = 0.9e-6
 
+SPLIT_WAVES = 4  # splits of a batch for each program that the GPU holds at a time
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -47,6 +49,17 @@ def occupancy(capability: int, registers: int, num_warps: int, shared_bytes: int
 def little(bandwidth: float, multiprocessors: int, latency_s: float = LATENCY_S) -> float:
     """Return the bytes that must be under way to each multiprocessor for ``bandwidth`` bytes a second: Little's law."""
     return bandwidth * latency_s / multiprocessors
+
+
+def split_tiles(total: int, own: int, splits: int, wave: int, least: int) -> int:
+    """Return the tiles of each split of a sequence of ``own`` tiles, in a batch of ``total``.
+
+    All splits are about alike, as many as fill the GPU ``SPLIT_WAVES`` times, so that the last ones leave little of it
+    idle. A split has ``least`` tiles, since its result costs bytes too, unless the GPU would not be full even once:
+    ``wave`` splits fill it. No sequence has more than ``splits``.
+    """
+    share = max(-(-total // (SPLIT_WAVES * wave)), min(-(-total // wave), least))
+    return max(share, -(-own // splits), 1)
 
 
 @dataclass(frozen=True)

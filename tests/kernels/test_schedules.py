@@ -9,9 +9,9 @@ from minikv.kernels.gpu import launches as launching
 from minikv.kernels.gpu.common import Device
 from minikv.kernels.gpu.configs import attention_config
 from minikv.kernels.gpu.launches import attention_launches
-from minikv.kernels.occupancy import Schedule, makespan
+from minikv.kernels.occupancy import Schedule, makespan, split_tiles
 from tests.kernels.dense import dense, make_case
-from tests.kernels.test_attention_gpu import DEVICE, SMALL, agree, run
+from tests.kernels.test_attention_gpu import DEVICE, SMALL, agree
 
 pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 H200 = Device(90, 132)
@@ -26,10 +26,11 @@ def decode(lengths: tuple[int, ...], columns: int | None = None) -> Schedule:
     query = torch.empty(len(lengths), KV_HEADS * GROUP, DIM, dtype=torch.bfloat16, device="meta")
     kv = PagedKV(k, k, table, torch.empty(len(lengths), dtype=torch.int32, device="meta"))
     (launch, *_), _ = attention_launches(H200, query, kv, scale=1.0)
-    splits, least = launch.arguments[-2:]
+    splits, least, batch, wave = launch.arguments[-4:]
+    assert batch == len(lengths)
     config = attention_config(90, DIM, DIM, 2, 1, GROUP)
     tiles = [-(-length // config.block_n) for length in lengths]
-    own = [-(-count // max(-(-count // splits), least)) for count in tiles]
+    own = [-(-count // split_tiles(sum(tiles), count, splits, wave, least)) for count in tiles]
     sizes = {
         "block_m": config.block_m,
         "block_n": config.block_n,
@@ -52,11 +53,21 @@ def test_a_decode_ends_about_when_equal_shares_would(shape):
     assert found.part_bytes <= 0.05 * sum(shape.lengths) * KV_HEADS * DIM * 4
 
 
-def test_short_sequences_in_a_wide_table_are_hardly_split():
+# Batch and length, the share reached, and the share when a table's width alone decided on splits.
+WIDE = {
+    (1, 1024): (0.45, 0.48), (1, 4096): (0.60, 0.65), (4, 2048): (0.95, 0.24), (8, 1024): (0.95, 0.24),
+    (12, 2048): (0.95, 0.73), (16, 1024): (0.95, 0.48), (24, 2048): (0.85, 0.73), (32, 1024): (0.95, 0.97),
+    (40, 2048): (0.95, 0.81), (64, 4096): (0.95, 0.97), (256, 1024): (0.95, 0.97),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("batch", "length"), WIDE)
+def test_short_sequences_in_a_wide_table_are_split_by_their_lengths(batch, length):
     """As a captured graph has them: its table is as wide as the longest sequence may become."""
-    found = decode((1024,) * 32, columns=2048)
-    assert found.part_bytes == 0
-    assert found.efficiency >= 0.95
+    found = decode((length,) * batch, columns=8192)
+    reached, _ = WIDE[batch, length]
+    assert found.efficiency >= reached
+    assert batch == 1 or found.part_bytes <= 0.02 * batch * length * KV_HEADS * DIM * 4
 
 
 @pytest.mark.parametrize("prompt", [2048, 4096, 8192])
@@ -68,17 +79,58 @@ def test_a_causal_prefill_ends_about_when_equal_shares_would(prompt):
         assert makespan([prompt], prompt, kv_heads=KV_HEADS, group=GROUP, **sizes).efficiency >= 0.95
 
 
-@pytest.mark.parametrize("sinks", [False, True])
-def test_sequences_of_a_batch_have_splits_of_their_own_length(monkeypatch, sinks):
-    """The longest has three splits, a short one fewer, one without tokens none."""
-    for name, tokens in (("LEAST_OF_SPLIT", 16), ("LONG_SPLIT", 16), ("LEAST_OF_MANY", 32)):
-        monkeypatch.setattr(launching, name, tokens)
-    lengths = [70, 17, 0, 33]
-    case = make_case(lengths, queries=[1] * 4, group=2, sinks=sinks, device=DEVICE)
+def windowed(lengths, window):
+    return [-(-min(length, window or length) // SMALL.block_n) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        ([70, 17, 0, 33], {}),
+        ([70, 17, 0, 33], {"sinks": True}),
+        ([200, 1, 16, 90], {"window": 40}),
+        ([150] * 3, {"group": 20, "kv_heads": 1}),
+        ([17, 3] * 70, {"kv_heads": 1, "group": 1}),  # more sequences than are read at a time
+    ],
+)
+def test_sequences_of_a_batch_have_splits_of_their_own_length(monkeypatch, lengths, options):
+    """Every result is dense attention's, and each sequence has as many parts as the rule says: others stay NaN."""
+    monkeypatch.setattr(launching, "LEAST_OF_SPLIT", 32)
+    monkeypatch.setattr(launching, "LONG_SPLIT", 16)
+    case = make_case(lengths, queries=[1] * len(lengths), device=DEVICE, **{"group": 2, **options})
     six = Device(90, 6)
-    launches, _ = attention_launches(six, case.query, case.kv, config=SMALL, **case.options)
-    assert launches[0].arguments[-2:] == (3, 2)
-    got = run(case, device=six, config=SMALL)
+    launches, result = attention_launches(six, case.query, case.kv, config=SMALL, **case.options)
+    splits, least, _, wave = launches[0].arguments[-4:]
+    parts, part_lse = launches[0].arguments[10:12]
+    assert splits > 1
+    for x in (parts, part_lse, result.out, result.lse):
+        x.fill_(float("nan"))
+    for launch in launches:
+        launch.run()
     out, lse, _ = dense(case)
-    agree(got.out, out, case.query.dtype)
-    torch.testing.assert_close(got.lse.double().cpu(), lse, rtol=1e-5, atol=1e-5)
+    agree(result.out, out, case.query.dtype)
+    torch.testing.assert_close(result.lse.double().cpu(), lse, rtol=1e-5, atol=1e-5)
+    tiles = windowed(lengths, options.get("window"))
+    for row, length in enumerate(lengths):
+        window = options.get("window")
+        first = 0 if window is None else max(0, length - window) // SMALL.block_n
+        own = -(-length // SMALL.block_n) - first
+        share = split_tiles(sum(tiles), own, splits, wave, least)
+        made = part_lse[row, :, 0] > float("-inf")
+        assert made.sum() == -(-own // share)
+        assert not parts[row, made].isnan().any()
+        assert parts[row, ~made].isnan().all()
+
+
+def test_a_batch_of_one_length_is_split_alike_and_never_more_than_it_may():
+    for total, own, splits, wave, least in [
+        (64, 64, 16, 33, 4),
+        (2048, 2048, 29, 33, 4),
+        (128, 16, 29, 33, 4),
+    ]:
+        share = split_tiles(total, own, splits, wave, least)
+        assert 1 <= share <= own
+        assert -(-own // share) <= splits
+    assert split_tiles(0, 0, 8, 33, 4) == 1
+    assert split_tiles(16, 16, 29, 33, 4) == 1, "a GPU that is not full takes shorter splits"
+    assert split_tiles(4096, 64, 29, 33, 4) == 32

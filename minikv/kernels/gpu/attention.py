@@ -26,6 +26,12 @@ from minikv.kernels.gpu.tiles import (
     online_softmax,
     token_offsets,
 )
+from minikv.kernels.occupancy import SPLIT_WAVES
+
+SEQUENCES = tl.constexpr(
+    32
+)  # lengths that are read at a time: one for each thread of a warp, so no warp waits
+WAVES = tl.constexpr(SPLIT_WAVES)
 
 
 @triton.jit
@@ -99,12 +105,32 @@ def attend_tiles(
     return largest, total, acc
 
 
-@triton.jit(do_not_specialize=["stride_table", "splits", "least"])
+@triton.jit
+def split_tiles(
+    lengths, own, splits, batch, wave, least, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Return the tiles of each split of a sequence that has ``own``: ``minikv.kernels.occupancy.split_tiles``.
+
+    Read from the lengths, so that the next step of a captured graph is split by its own.
+    """
+    tiles = tl.zeros([SEQUENCES], tl.int32)
+    for first in range(0, batch, SEQUENCES):
+        sequences = first + tl.arange(0, SEQUENCES)
+        tokens = tl.load(lengths + sequences, mask=sequences < batch, other=0).to(tl.int32)
+        if WINDOW > 0:
+            tokens = tl.minimum(tokens, WINDOW)
+        tiles += tl.cdiv(tokens, BLOCK_N)
+    total = tl.sum(tiles, 0)
+    share = tl.maximum(tl.cdiv(total, WAVES * wave), tl.minimum(tl.cdiv(total, wave), least))
+    return tl.maximum(tl.maximum(share, tl.cdiv(own, splits)), 1)
+
+
+@triton.jit(do_not_specialize=["stride_table", "splits", "least", "batch", "wave"])
 def attention_kernel(
     query, query_rope, k_cache, v_cache, k_scale, v_scale, tables, query_starts, lengths, sinks, out, lse, logits,
     qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
     stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits, splits, least,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    batch, wave, HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, MANY: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr, SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr,
@@ -142,10 +168,10 @@ def attention_kernel(
     if WINDOW > 0:
         first = tl.maximum(first_position - WINDOW + 1, 0)
     begin, end = first // BLOCK_N, tl.cdiv(last_position + 1, BLOCK_N)
-    # A short sequence among long ones has fewer splits, of ``least`` tiles; the rest of them has no keys.
-    share = tl.maximum(tl.cdiv(end - begin, splits), least)
-    begin = tl.minimum(begin + split * share, end)
-    end = tl.minimum(begin + share, end)
+    if MANY:
+        share = split_tiles(lengths, end - begin, splits, batch, wave, least, WINDOW, BLOCK_N)
+        begin = tl.minimum(begin + split * share, end)
+        end = tl.minimum(begin + share, end)
     # Tiles that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
     whole_from, whole_to = begin, tl.minimum(end, (first_position + 1) // BLOCK_N)
     if WINDOW > 0:
@@ -161,6 +187,11 @@ def attention_kernel(
     else:
         behind, head_of = (rows // GROUP - first_query).to(tl.int64), (rows % GROUP).to(tl.int64)
     query_heads = HEADS * GROUP
+    if MANY and begin == end:
+        # A short sequence among long ones has fewer splits. Of the others the merge reads the lse alone.
+        at = (first_at * splits + split) * query_heads + first_head
+        tl.store(lse + at + behind * splits * query_heads + head_of, float("-inf"), mask=live)
+        return
     columns = tl.arange(0, BLOCK_DK)
     q_at = query + first_at * stride_qt + first_head * stride_qh
     q_at = q_at + (behind * stride_qt + head_of * stride_qh)[:, None] + columns[None, :]

@@ -13,8 +13,8 @@ from minikv.kernels.gpu.tiles import LOG2_E
 from minikv.kernels.paged_kv import PagedKV
 
 LEAST_OF_SPLIT = 256  # tokens: fewer, and its partial result is more than 5 % of the bytes of its K and V
-# Where the batch alone fills the GPU, tokens of a split of the longest sequence, and the least of any other.
-LONG_SPLIT, LEAST_OF_MANY = 4096, 1024
+LONG_SPLIT = 4096  # tokens of a split of the longest sequence, where the batch alone fills the GPU
+ONE_EACH = 2**20  # a wave of so many splits is never full: each sequence has as many as it may
 SCORE_TILE = 256  # tokens of one program of the second pass
 # The most programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++
 # guide)
@@ -60,15 +60,15 @@ def attention_launches(
             device.capability, dim, value_dim, query.element_size(), max_queries, group, latent=latent
         )
     programs = heads * triton.cdiv(max_queries * group, config.block_m)
-    least = 1
+    wave, least = ONE_EACH, 1
     if splits is None:
         tiles = triton.cdiv(min(width, width if window is None else window + max_queries), config.block_n)
         slots, least = config.per_sm * device.multiprocessors, triton.cdiv(LEAST_OF_SPLIT, config.block_n)
-        splits = choose_splits(batch * programs, tiles, slots, least)
-        # The longest sequence may be alone in its length, and would go on when all the others have ended.
+        wave = max(1, slots // max(1, programs))
+        # The most splits of a sequence. The longest may be alone in its length, and would go on when all the others
+        # have ended. The kernel finds from the lengths how many each of them has.
         alone = choose_splits(programs, tiles, slots, triton.cdiv(LONG_SPLIT, config.block_n))
-        if alone > splits:
-            splits, least = alone, triton.cdiv(LEAST_OF_MANY, config.block_n)
+        splits = max(alone, choose_splits(batch * programs, tiles, slots, least))
     long = programs > LARGEST_GRID
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -87,7 +87,7 @@ def attention_launches(
         *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *kv.k.stride()[:3],
         *kv.v.stride()[:3], *((0, 0) if kv.k_scale is None else kv.k_scale.stride()[:2]),
         *((0, 0) if kv.v_scale is None else kv.v_scale.stride()[:2]), kv.block_tables.stride(0), stride_logits,
-        splits, least,
+        splits, least, batch, wave,
     )  # fmt: skip
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
