@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from minikv.cache.sharded import local
 from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import operations
+from minikv.kernels.expanding import LatentSizes, expand, expanding_pays
 from minikv.models.batch import Batch, sees
 from minikv.models.observer import weighed_lse, weighed_scores
 
@@ -170,15 +171,22 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
 
     ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK is
     multiplied into the query. W_UV is applied to the weighted sum of latents, once a query instead of once a cached
-    token.
+    token. Where queries are many, K and V of the heads are made instead: ``minikv.kernels.expanding``.
     """
     kv, starts, kernels = batch.kv(module.layer_idx), batch.query_starts, operations(query.device)
     heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]
     nope = query.shape[3] - rope
     up = local(module.kv_b_proj.weight).view(heads, -1, rank)
+    watched = batch.observer is not None and window is None
+    sizes = LatentSizes(heads, rank, rope, nope, up.shape[1] - nope, up.itemsize)
+    rows = (len(kv.lengths), query.shape[2], batch.max_queries, kv.block_tables.shape[1] * kv.k.shape[1])
+    if batch.max_queries > 1 and not watched and expanding_pays(query.device.type, sizes, *rows):
+        expanded, options = expand(kv, up, nope), {"scale": scale, "window": window}
+        return kernels.paged_prefill(
+            query[0].transpose(0, 1), expanded, starts, max_queries=batch.max_queries, **options
+        ).out
     q_nope, q_rope = query[0].split([nope, rope], dim=-1)  # [H, T, ...]
     queries = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1), q_rope.transpose(0, 1)
-    watched = batch.observer is not None and window is None
     if batch.max_queries == 1:
         found = kernels.latent_decode(*queries, kv, scale=scale, window=window, return_scores=watched)
         _tell_scores(batch, module.layer_idx, found.scores, heads)

@@ -82,3 +82,9 @@ def test_biases_penalties_and_bans_give_what_a_cpu_gives():
             outputs = llm.generate(mine.prompts[4:8], params)
             tokens[device] = [out.completions[0].token_ids for out in outputs]
     assert tokens["cpu"] == tokens[DEVICE]
+
+
+@pytest.mark.parametrize("expands", [False, True])
+def test_latents_give_the_same_expanded_and_absorbed(monkeypatch, expands):
+    monkeypatch.setattr("minikv.models.attention.expanding_pays", lambda *given: expands)
+    answered(Reference("deepseek_v3"))

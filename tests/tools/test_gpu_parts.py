@@ -162,6 +162,7 @@ NO_GPU = {
     "tests/engine/test_eviction_events.py": "a fake cache",
     "tests/engine/test_graphs_reports.py": "a fake cache",
     "tests/engine/test_llm_refusals.py": "a fake model",
+    "tests/kernels/test_expanding.py": "arithmetic, and the reference on a CPU",
     "tests/kernels/test_attention_refuses.py": "a name that is refused",
     "tests/memory/test_arena.py": "a device that is not there is refused",
     "tests/memory/retention/test_report.py": "a fake tensor",
