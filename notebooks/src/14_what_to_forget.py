@@ -535,19 +535,31 @@ Table(head, rows, right=head[1:], lines=[note])
 #
 # ### Your own model
 #
-# Do the same with the model that you serve, before you trust a policy. Take the three shares (full, a half, a quarter), and measure two numbers for each: **recall**, the share of facts it still finds in a long text (a *needle in a haystack*) when the question comes after the eviction, and **perplexity** on your own texts. Compare both with `random`.
+# Do the same with the model that you serve, before you trust a policy. Take the three shares (full, a half, a quarter), and measure two numbers for each: **recall**, the share of facts it still finds in a long text (a *needle in a haystack*) when the question comes after the eviction, and **perplexity** on your own texts. Compare both with `random`. One line in a terminal does it, with your model's folder or hub name and a text file:
+#
+# ```
+# minikv evaluate MODEL --policies random,h2o,snapkv,keydiff --kept 50,25 --tasks niah,multikey --perplexity my.txt --record my.json --plot my.html
+# ```
+#
+# It hides the needle at five depths, sets a 95 % interval beside each figure, and says so where the questions are too few. If the run is cut, the same line goes on from `my.json`. Try it on `tiny-gqa` first, without `--perplexity`: that takes seconds.
 #
 # ## One head, or all of them
 #
 # With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
-# %% [markdown] key="seen_read" lang="zh" src="d0700945"
+# %% [markdown] key="seen_read" lang="zh" src="931bb016"
 # 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 的平均再对相邻五个 token 平滑，到 10% 就不行了。TOVA 看的最后一个 query，在这里是下一个问题的问号，不是人名。
 #
 # 所以一种淘汰策略的成绩，要先知道一件事才有意义，那就是它**看到**问题了吗？大多数评测把问题放在提示词的末尾。
 #
 # ### 换成你自己的模型
 #
-# 要用一种策略，先在你要部署的模型上照样测一遍。留全部、一半、四分之一，各测两个数。一个是**召回率**，先淘汰、后提问，看它在长文本里还找得到多少事实（“大海捞针”）；另一个是在你自己的文本上的**困惑度**。两个数都与 `random` 比。
+# 要用一种策略，先在你要部署的模型上照样测一遍。留全部、一半、四分之一，各测两个数。一个是**召回率**，先淘汰、后提问，看它在长文本里还找得到多少事实（“大海捞针”）；另一个是在你自己的文本上的**困惑度**。两个数都与 `random` 比。在终端里一行命令就够了，给出模型文件夹或 hub 名称，再给一个文本文件：
+#
+# ```
+# minikv evaluate MODEL --policies random,h2o,snapkv,keydiff --kept 50,25 --tasks niah,multikey --perplexity my.txt --record my.json --plot my.html
+# ```
+#
+# 它把针藏在五个深度，每个数都附上 95 % 区间；问题太少、看不出差别时会直说。中断了也不要紧，同一行命令会从 `my.json` 接着跑。可以先在 `tiny-gqa` 上试一遍（不加 `--perplexity`），只要几秒。
 #
 # ## 一个头，还是所有头
 #
