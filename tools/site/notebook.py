@@ -24,6 +24,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 _DIAGRAM = re.compile(r'<img\b[^>]*src="data:image/svg\+xml;base64,([^"]*)"[^>]*>')
 _LONGEST_ALT = 300  # characters; the whole text stands below the picture
+_COLUMNS = re.compile(r"\S {2,}\S")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -144,7 +145,9 @@ def _without_links(header: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return f'<pre class="said" tabindex="0">{escape(_ANSI.sub("", text)).rstrip()}</pre>'
+    plain = _ANSI.sub("", text).rstrip()
+    sentences = "" if _COLUMNS.search(plain) else " sentences"  # aligned columns would fall apart where they are wrapped
+    return f'<pre class="said{sentences}" tabindex="0">{escape(plain)}</pre>'
 
 
 def _as_markup(html: str) -> str:
