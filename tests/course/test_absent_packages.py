@@ -140,7 +140,7 @@ def test_the_core_needs_no_torch_and_what_needs_it_says_so_in_one_sentence(bare)
     }
     # What imports these has said the sentence before.
     watches = {"minikv.course.widgets.monitor_memory", "minikv.course.widgets.monitor_eviction"}
-    assert others == {"minikv.cli.bench_run", *watches}
+    assert others == {"minikv.cli.bench_run", "minikv.cli.evaluate_plot", *watches}
     assert not {name for name in bare["heavy"] if name.startswith("minikv.simulate")}
     for sentences in bare["told"].values():
         assert len(set(sentences)) == 2

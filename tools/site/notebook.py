@@ -146,7 +146,7 @@ def _without_links(header: str) -> str:
 
 def _plain(text: str) -> str:
     plain = _ANSI.sub("", text).rstrip()
-    sentences = "" if _COLUMNS.search(plain) else " sentences"  # aligned columns would fall apart where they are wrapped
+    sentences = "" if _COLUMNS.search(plain) else " sentences"  # wrapping would take columns apart
     return f'<pre class="said{sentences}" tabindex="0">{escape(plain)}</pre>'
 
 

@@ -59,7 +59,7 @@ def the_bytes_of_layers_that_differ() -> list[str]:
         f"= {budget.measured_form()['available']:,} ",
         f"= {budget.num_blocks:,}$",
         f"= {pool.tokens_printed(blocks, rule='old'):,} ",
-        f"{new / 131_072:.4f} \\cdot 131,072 = {new:,}$",
+        f"\\cdot 131,072 \\rfloor = {new:,}$",
     ]
 
 
