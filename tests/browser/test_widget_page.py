@@ -39,10 +39,10 @@ def test_the_bar_fills_its_frame_and_every_part_can_be_seen(watched_page):
         BudgetWidget(model="DeepSeek-V3", tp=8, batch=2),
     ):
         watched, shown = open_photo(watched_page, widget)
-        boxes = shown.root.locator("rect[data-bytes]").evaluate_all(
+        boxes = shown.root.locator("rect[data-key]").evaluate_all(
             "rects => rects.map((r) => [r.x.baseVal.value, r.width.baseVal.value])"
         )
-        assert len(boxes) == sum(size > 0 for size in widget.budget.parts().values())
+        assert len(boxes) == sum(part["bytes"] > 0 for part in widget.view["bar"]["parts"])
         assert all(width >= 2 for _, width in boxes)
         for (start, width), (following, _) in pairwise(boxes):
             assert start + width == pytest.approx(following, abs=0.01)

@@ -203,6 +203,21 @@ def test_closing_leaves_the_model_as_it_was(model):
 
 
 @torch.no_grad()
+def test_a_generate_that_ends_before_the_next_look_is_seen(model):
+    with install_kv_eviction(model, **OPTIONS):
+        made = watch(model)
+        for length in (30, 20):
+            out = model.generate(texts(length), max_new_tokens=5, min_new_tokens=5, do_sample=False)
+            assert out.shape[1] == length + 5
+            gc.collect()
+            made.tick()
+            chart = made.view["chart"]
+            assert chart["values"]["resident"][-1] + chart["values"]["gone"][-1] == length
+            assert {row["values"][0] for row in made.view["rows"]} == {"14"}, "budget, sinks and recent tokens"
+        made.close()
+
+
+@torch.no_grad()
 def test_it_holds_no_cache(model):
     with install_kv_eviction(model, **OPTIONS) as eviction:
         made, threads = watch(model), len(ours())

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,20 +59,33 @@ class WatchedEviction:
         self._clock, self._history = clock, History()
         self._layers: tuple[LayerSeen, ...] = ()
         self._width = 1
-        self._gate = Gate(self._eviction.model)
+        self._cache: Callable[[], Any] = lambda: None  # a weak reference to the cache that was looked at last
+        first_look = weakref.WeakMethod(self._look_at_a_new_cache)
+        self._gate = Gate(self._eviction.model, first_look)
 
     def look(self) -> EvictionSeen:
         with self._gate.lock:
             report = eviction_report(self._eviction)
-            layers = evicting_layers(self._eviction.cache)
-            layers = [layer for layer in layers if layer.is_initialized and layer.cumulative_length]
-            if layers:
-                longest = max(layer.cumulative_length for layer in layers)
-                self._width = max(1, -(-longest // BINS))
-                self._layers = tuple(_layer(layer, self._width) for layer in layers)
-            if self._layers:
-                self._history.add(self._clock(), _mean(self._layers))
+            self._look_at_layers()
             return EvictionSeen(report, self._layers, self._width, tuple(self._history.points))
+
+    def _look_at_a_new_cache(self) -> None:
+        """Look after the first forward of a cache: a short ``generate`` is over before the next look."""
+        if self._eviction.cache is not self._cache():
+            self._look_at_layers()
+
+    def _look_at_layers(self) -> None:
+        cache = self._eviction.cache
+        layers = [
+            layer for layer in evicting_layers(cache) if layer.is_initialized and layer.cumulative_length
+        ]
+        if layers:
+            self._cache = weakref.ref(cache)
+            longest = max(layer.cumulative_length for layer in layers)
+            self._width = max(1, -(-longest // BINS))
+            self._layers = tuple(_layer(layer, self._width) for layer in layers)
+        if self._layers:
+            self._history.add(self._clock(), _mean(self._layers))
 
     def form(self, lang: str) -> dict[str, Any]:
         columns = ("layer", "resident", "peak", "bound", "evictions", "dropped")
@@ -163,10 +177,11 @@ class EvictionMonitor(Monitor):
 
 
 class Gate:
-    """Holds ``lock`` during each forward of ``model``, until ``close``."""
+    """Holds ``lock`` during each forward of ``model``, until ``close``; ``after()()`` is called at a forward's end."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, after: Callable[[], Callable[[], None] | None] = lambda: None):
         self.lock = FairLock()
+        self._after = after  # weak: the gate and the object behind it end together
         self._inside, self._thread = False, 0  # whether a forward runs, and its thread
         mine = weakref.ref(self)  # the model outlives its monitors
 
@@ -178,6 +193,7 @@ class Gate:
         def end(module: Any, args: Any, output: Any) -> None:
             gate = mine()
             if gate is not None:
+                gate.look_after()
                 gate.leave()
 
         self._hooks = (
@@ -191,6 +207,13 @@ class Gate:
         if not self._inside:
             self.lock.__enter__()
             self._inside, self._thread = True, threading.get_ident()
+
+    def look_after(self) -> None:
+        """Call the method behind ``after`` while the lock is held. A look that fails does not fail the forward."""
+        look = self._after()
+        if self._inside and look is not None:
+            with suppress(Exception):
+                look()
 
     def leave(self) -> None:
         """End a forward. It may have been refused before it began."""
