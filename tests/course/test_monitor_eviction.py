@@ -213,7 +213,9 @@ def test_a_generate_that_ends_before_the_next_look_is_seen(model):
             made.tick()
             chart = made.view["chart"]
             assert chart["values"]["resident"][-1] + chart["values"]["gone"][-1] == length
-            assert {row["values"][0] for row in made.view["rows"]} == {"14"}, "budget, sinks and recent tokens"
+            assert {row["values"][0] for row in made.view["rows"]} == {"14"}, (
+                "budget, sinks and recent tokens"
+            )
         made.close()
 
 

@@ -6,6 +6,7 @@ everything again, and writes only where an output changed.
 """
 
 import json
+import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,17 +131,28 @@ def _with_old_outputs(composed: NotebookNode, old: NotebookNode) -> NotebookNode
 
 
 def _keep_measurements(new: NotebookNode, old: NotebookNode) -> None:
-    """In place: where only the measured cells' outputs changed, keep the old ones: they are as true.
+    """In place: where the measured cells and what they say are the old ones but for numbers, keep the old numbers.
 
-    They are kept or replaced together, so that one notebook never shows the numbers of two runs.
+    They are as true, and were perhaps measured on a machine that was less busy. They are kept or replaced together, so
+    that one notebook never shows the numbers of two runs.
     """
 
-    def facts(notebook: NotebookNode, measured: bool) -> list:
-        cells = [cell for cell in code(notebook) if _is_measured(cell) == measured]
-        return [(cell.id, cell.source, () if measured else cell.outputs) for cell in cells]
+    def measured(notebook: NotebookNode) -> dict[str, NotebookNode]:
+        return {cell.id: cell for cell in code(notebook) if _is_measured(cell)}
 
-    if all(facts(new, measured) == facts(old, measured) for measured in (True, False)):
-        _with_old_outputs(new, old)
+    was, now = measured(old), measured(new)
+    if [(_said(cell), cell.id) for cell in was.values()] == [(_said(cell), cell.id) for cell in now.values()]:
+        for key, cell in now.items():
+            cell.outputs = was[key].outputs
+
+
+def _said(cell: NotebookNode) -> tuple[str, list[tuple[str, str]]]:
+    """The code of a cell and its outputs as text, without digits and what aligns them."""
+    outputs = [
+        (each.output_type, each.get("text", each.get("data", {}).get("text/plain", "")))
+        for each in cell.outputs
+    ]
+    return cell.source, [(kind, re.sub(r"[\d.,\s]+", " ", text)) for kind, text in outputs]
 
 
 def _is_measured(cell: NotebookNode) -> bool:
