@@ -702,13 +702,13 @@ Table(["", "token 数", "看上去的字节", "实际占的字节"], rows)
 #
 # (Two more mistakes have the same symptom. One is to mask tokens instead of removing them. The other is to let attention return its weights, a matrix of queries times tokens for every head, which other implementations never store.)
 #
-# The package gathers. Watch its layers while the text is read token by token; the monitor looks five times a second:
-# %% [markdown] key="break_slice_read" lang="zh" src="97f237a2"
+# The package gathers. Watch its layers while the text is read token by token; the monitor looks five times a second, and here after every eight tokens too. As soon as the 48 places are full, each new token costs another one its place. The picture that is saved here is the one after 137 tokens:
+# %% [markdown] key="break_slice_read" lang="zh" src="23413a61"
 # 切片是视图，而只要视图还在，整块存储就不会释放（[第 05 课](05_owned_and_borrowed.ipynb)）。文本可能完全正确，显存却和原来一样，是 8,388,608 字节，而不是 1,048,576 字节。所以要看**存储**，不要看形状。
 #
 # （还有两种错误会引起同样的现象。一种是只把 token 遮住，没有去掉；另一种是让注意力返回权重，那是每个头一个“query 数 × token 数”的矩阵，别的实现从不把它存下来。）
 #
-# 本包用的是 gather。一个 token 一个 token 地读这篇文本，同时看着它的各层；监视器每秒看五次：
+# 本包用的是 gather。一个 token 一个 token 地读这篇文本，同时看着它的各层；监视器每秒看五次，这里每读八个 token 再多看一次。48 个位置一满，每进来一个新 token，就有一个旧的要让出位置。这里保存的是读完 137 个 token 之后的样子：
 
 # %% key="live" lang="en" tags="hardware"
 from minikv.course import monitor
@@ -717,10 +717,11 @@ from minikv.eviction import install_kv_eviction
 with torch.no_grad(), install_kv_eviction(model, policy="h2o", scope="head", **sizes):
     watched, cache = monitor.eviction(model, lang="en"), None
     for step in range(193):
-        if step == 96:  # from here on the picture below is live
-            watched.tick()
-            show(watched)
         cache = model(context[:, step : step + 1], past_key_values=cache, use_cache=True).past_key_values
+        if step % 8 == 0:
+            watched.tick()
+        if step == 136:
+            show(watched)  # live from here on
     watched.stop()
 
 # %% key="live" lang="zh" tags="hardware"
@@ -730,10 +731,11 @@ from minikv.eviction import install_kv_eviction
 with torch.no_grad(), install_kv_eviction(model, policy="h2o", scope="head", **sizes):
     watched, cache = monitor.eviction(model, lang="zh"), None
     for step in range(193):
-        if step == 96:  # 从这里开始，下面的图是实时的
-            watched.tick()
-            show(watched)
         cache = model(context[:, step : step + 1], past_key_values=cache, use_cache=True).past_key_values
+        if step % 8 == 0:
+            watched.tick()
+        if step == 136:
+            show(watched)  # 从这里开始实时变化
     watched.stop()
 
 # %% [markdown] key="live_read" lang="en"

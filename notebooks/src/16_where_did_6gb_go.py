@@ -208,32 +208,48 @@ def answer(**more):
     return model.generate(prompts, attention_mask=torch.ones_like(prompts), **fixed, **more)
 
 # %% [markdown] key="live" lang="en"
-# Watch the memory while the model answers. The monitor runs in a thread of its own and looks five times a second. Run the second cell and watch the picture above it.
-# %% [markdown] key="live" lang="zh" src="a98048b0"
-# 模型回答的时候，看看内存怎样变化。监视器在自己的线程里运行，每秒看五次。运行第二个单元格，同时看它上面的图。
+# Watch the memory while the model answers: five rounds of a second each. In the second and the fourth round, a variable holds a cache for 2,048 tokens of Llama-3.1-8B: 256 MiB. The monitor runs in a thread of its own and looks five times a second, and once more at each `tick()`. The picture that is saved here is the one after three rounds.
+# %% [markdown] key="live" lang="zh" src="328719e3"
+# 模型回答的时候，看看内存怎样变化。让它回答五轮，每轮一秒；第二轮和第四轮里，有一个变量持有一份缓存，够 Llama-3.1-8B 存 2,048 个 token，占 256 MiB。监视器在自己的线程里运行，每秒看五次，每次调用 `tick()` 再多看一次。这里保存的是三轮之后的样子。
 
-# %% key="live_monitor" lang="en" tags="hardware"
+# %% key="live_answers" lang="en" tags="hardware"
+import time
+from minikv.cache import LinearKVCache
 from minikv.course import monitor
+from minikv.plan import CacheSpec
 
-seen = monitor.memory(device, lang="en")
-show(seen)
+spec = CacheSpec.from_config("Llama-3.1-8B")  # 128 KiB a token
+with monitor.memory(device, lang="en") as seen:
+    for turn, tokens in enumerate((0, 2048, 0, 2048, 0)):
+        held = LinearKVCache(spec, 1, tokens, device=device) if tokens else None
+        seen.tick()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            answer()
+        if turn == 2:
+            show(seen)  # live from here on
 
-# %% key="live_monitor" lang="zh" tags="hardware"
+# %% key="live_answers" lang="zh" tags="hardware"
+import time
+from minikv.cache import LinearKVCache
 from minikv.course import monitor
+from minikv.plan import CacheSpec
 
-seen = monitor.memory(device, lang="zh")
-show(seen)
-
-# %% key="live_answers" tags="hardware"
-for turn in range(200):
-    answer()
-seen.stop()
-show(seen)
+spec = CacheSpec.from_config("Llama-3.1-8B")  # 每个 token 128 KiB
+with monitor.memory(device, lang="zh") as seen:
+    for turn, tokens in enumerate((0, 2048, 0, 2048, 0)):
+        held = LinearKVCache(spec, 1, tokens, device=device) if tokens else None
+        seen.tick()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            answer()
+        if turn == 2:
+            show(seen)  # 从这里开始实时变化
 
 # %% [markdown] key="scene_report" lang="en"
-# The curve ends where it began. So a plain call of `generate()` leaves nothing behind. `retention_report` proves it: it calls a function and compares what is live before and after, that is, storages, the names that lead to them, and cache objects.
-# %% [markdown] key="scene_report" lang="zh" src="e27de2ee"
-# 曲线最后又回到了起点，所以普通地调用 `generate()`，什么也不会留下。`retention_report` 可以证明这一点：它调用一个函数，比较调用前后有什么还活着，包括存储、通向存储的名字和缓存对象。
+# While the model only answers, the curve is flat. It rises by 256 MiB where a variable holds a cache, and comes back as soon as the variable lets it go. (On a GPU these bytes then are *cached by torch*, and the next cache takes them again.) So a plain call of `generate()` leaves nothing behind. `retention_report` proves it: it calls a function and compares what is live before and after, that is, storages, the names that lead to them, and cache objects.
+# %% [markdown] key="scene_report" lang="zh" src="129abefb"
+# 只是回答的时候，曲线是平的；有变量持有缓存时，曲线高出 256 MiB，变量一放手就落回原处。（在 GPU 上，这些字节随后归到“torch 缓存着的”，下一份缓存会再拿去用。）所以普通地调用 `generate()`，什么也不会留下。`retention_report` 可以证明这一点：它调用一个函数，比较调用前后有什么还活着，包括存储、通向存储的名字和缓存对象。
 
 # %% key="plain_generate" lang="en"
 from minikv.memory import retention_report

@@ -8,6 +8,8 @@ import pytest
 
 from minikv import LLM
 from minikv.course import monitor
+from minikv.course.widgets.history import Point
+from minikv.course.widgets.monitor_chart import draw_chart
 from minikv.course.widgets.monitor_memory import FREE, MemoryMonitor, WatchedMemory
 from minikv.course.widgets.parts import LOOKS
 from minikv.engine.ext.graph_memory import GraphMemory
@@ -175,3 +177,10 @@ def test_the_history_stays_small_however_long_it_runs():
     seen = watched.look()
     assert len(seen.points) <= 122
     assert len(watched.draw(seen, "en")["chart"]["seconds"]) == len(seen.points)
+
+
+def test_looks_within_a_hundredth_of_a_second_stand_side_by_side():
+    points = [Point(turn / 1000, {"process": turn}) for turn in range(20)]
+    seconds = draw_chart(points, {"process": "rest"}, "widgets_monitor.kind_", str, "en")["seconds"]
+    assert len(set(seconds)) == len(points)  # two looks at one place are a wall in the curve
+    assert seconds == sorted(seconds)

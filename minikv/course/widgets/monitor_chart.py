@@ -20,7 +20,7 @@ def draw_chart(
         "kinds": [
             {"key": kind, "label": text(prefix + kind, lang), "look": look} for kind, look in looks.items()
         ],
-        "seconds": [round(point.seconds, 2) for point in points],
+        "seconds": [round(point.seconds, 4) for point in points],
         "values": {kind: [point.values.get(kind, 0) for point in points] for kind in looks},
         "top": top,
         "top_text": write(top),
