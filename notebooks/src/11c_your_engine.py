@@ -162,6 +162,43 @@ from minikv.nano import runner
 
 show_source(runner.forward)
 
+# %% [markdown] key="together" lang="en"
+# One sequence shares nothing and never waits, so here are three. `minikv.LLM` takes the same path with more on board, and `record_generate` notes its block tables in every step. Press play: K and V of each token fly to their slot, and every arrow is an entry of a block table.
+#
+# A and B begin alike, a step may compute 11 tokens, and the pool has 10 blocks. Look for the step in which two sequences share blocks, and for the one in which a sequence has to give its blocks back.
+# %% [markdown] key="together" lang="zh" src="78437a73"
+# 只有一条序列时，没有共享，也不用等待，所以这里放三条。`minikv.LLM` 走的是同一条路径，只是功能更多；`record_generate` 把它每一步的块表记下来。按播放：每个 token 的 K 和 V 飞到自己的槽位，每个箭头都是块表里的一项。
+#
+# A 和 B 的开头相同，一步最多算 11 个 token，块池有 10 个块。找一找：哪一步里两条序列共享了块，哪一步里有一条序列不得不交出自己的块。
+
+# %% key="together_code" lang="en"
+import minikv
+from minikv.course.motion import PagingMotion, record_generate
+
+begin = "ada paris the old cat sleeps "
+asked = [begin + "ben oslo ? ben", begin + "ben oslo ? ada", "carl rome dan lima ? dan"]
+fixed = minikv.SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+sizes = dict(num_blocks=10, block_size=4, max_num_seqs=3, max_batched_tokens=11)
+with minikv.LLM("tiny-gqa", **sizes) as large:
+    recorder = record_generate(large, asked, fixed)
+show(PagingMotion("en", recorder, step=2))
+# %% key="together_code" lang="zh"
+import minikv
+from minikv.course.motion import PagingMotion, record_generate
+
+begin = "ada paris the old cat sleeps "
+asked = [begin + "ben oslo ? ben", begin + "ben oslo ? ada", "carl rome dan lima ? dan"]
+fixed = minikv.SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+sizes = dict(num_blocks=10, block_size=4, max_num_seqs=3, max_batched_tokens=11)
+with minikv.LLM("tiny-gqa", **sizes) as large:
+    recorder = record_generate(large, asked, fixed)
+show(PagingMotion("zh", recorder, step=2))
+
+# %% [markdown] key="together_read" lang="en"
+# In step 2, B finds the two blocks that A filled a step earlier, so only 3 of its 11 tokens are computed. In step 8, B needs a block and none is free, so C, which came last, is preempted. A ends, and in step 9 C comes back. Two of its blocks are still in the prefix cache, so 5 tokens are computed anew and not 13.
+# %% [markdown] key="together_read" lang="zh" src="309900bf"
+# 第 2 步，B 命中了 A 在上一步填好的两个块，所以 11 个 token 只算 3 个。第 8 步，B 还要一个块，却没有空闲的，于是最后来的 C 被抢占。A 结束后，C 在第 9 步回来；它有两个块还在前缀缓存里，所以只要重算 5 个 token，而不是 13 个。
+
 # %% [markdown] key="sampling" lang="en"
 # ## The last part: a token out of logits
 #

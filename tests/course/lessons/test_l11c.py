@@ -1,5 +1,8 @@
 """Lesson 11c: its exercise, prediction and questions do what a learner relies on."""
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,8 +10,10 @@ from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
 from minikv.nano import SamplingParams, Sequence, runner
 from tests.course.mutants import assert_exercise, assert_prediction, assert_question
+from tools.notebooks.source import read_source
 
 LESSON: Lesson = find_lesson("11c")
+SOURCE = Path(__file__).parents[3] / "notebooks" / "src" / "11c_your_engine.py"
 [SAMPLE] = LESSON.exercises
 
 
@@ -56,3 +61,19 @@ def test_prediction(prediction):
 @pytest.mark.parametrize("key", LESSON.questions)
 def test_question(key):
     assert_question(key, "11c")
+
+
+def test_the_recorded_generate_shares_preempts_and_finds_again_as_the_lesson_says():
+    cells = read_source(SOURCE).cells
+    [code] = [cell.text for cell in cells if cell.key == "together_code" and cell.lang == "en"]
+    shown = {"show": lambda view: None}
+    exec(code, shown)
+    states = shown["recorder"].states
+    assert states[2].found == (0, 1)
+    assert Counter(write.name for write in states[2].writes) == {"A": 1, "B": 3, "C": 7}
+    assert dict(states[8].said)["preempted"] == {"names": ["C"]}
+    assert dict(states[9].said)["ended"] == {"names": ["A"]}
+    assert len(states[9].found) == 2
+    assert Counter(write.name for write in states[9].writes)["C"] == 5
+    [stored] = [len(seq.ids) for seq in states[9].sequences if seq.name == "C"]
+    assert stored == 13
