@@ -272,9 +272,12 @@ def attention_kernel(
 @triton.jit(do_not_specialize=["splits"])
 def merge_splits_kernel(
     parts, part_lse, sinks, out, lse, splits,
-    QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, HAS_SINKS: tl.constexpr,
+    QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (T * Hq): merge ``splits`` partial results, each weighted by exp2 of its lse, which is in base 2."""
+    """Grid (T * Hq): merge ``splits`` partial results, each weighted by exp2 of its lse, which is in base 2.
+
+    BLOCK_S of them at a time, so that their loads are under way together and not each behind the one before.
+    """
     row = tl.program_id(0).to(tl.int64)
     head = row % QUERY_HEADS
     first = (row - head) * splits + head  # of the part of split 0; that of the next is QUERY_HEADS behind it
@@ -286,16 +289,17 @@ def merge_splits_kernel(
         total = tl.where(largest == float("-inf"), 0.0, 1.0)
     acc = tl.zeros([BLOCK_D], tl.float32)
     # The same online softmax, over splits instead of tiles: a split's weight is 2 ** (its lse - the largest lse).
-    for split in range(splits):
+    for begin in range(0, splits, BLOCK_S):
+        split = begin + tl.arange(0, BLOCK_S)
         at = first + split * QUERY_HEADS
-        part = tl.load(part_lse + at)
-        new = tl.maximum(largest, part)
+        lses = tl.load(part_lse + at, mask=split < splits, other=float("-inf"))
+        new = tl.maximum(largest, tl.max(lses, 0))
         finite = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
-        rescale, share = tl.exp2(largest - finite), tl.exp2(part - finite)
-        needed = tl.where(part == float("-inf"), 0, DIM)  # nothing of a split without keys
-        values = tl.load(parts + at * DIM + columns, mask=columns < needed, other=0.0)
-        acc = acc * rescale + values * share
-        total = total * rescale + share
+        rescale, shares = tl.exp2(largest - finite), tl.exp2(lses - finite)
+        needed = (lses > float("-inf"))[:, None] & (columns < DIM)[None, :]  # nothing of a split without keys
+        values = tl.load(parts + at[:, None] * DIM + columns[None, :], mask=needed, other=0.0)
+        acc = acc * rescale + tl.sum(values * shares[:, None], 0)
+        total = total * rescale + tl.sum(shares, 0)
         largest = new
     sums = tl.where(total == 0, 1.0, total)
     tl.store(out + row * DIM + columns, acc / sums, mask=columns < DIM)

@@ -15,6 +15,7 @@ from minikv.kernels.paged_kv import PagedKV
 LEAST_OF_SPLIT = 256  # tokens: fewer, and its partial result is more than 5 % of the bytes of its K and V
 LONG_SPLIT = 4096  # tokens of a split of the longest sequence, where the batch alone fills the GPU
 ONE_EACH = 2**20  # a wave of so many splits is never full: each sequence has as many as it may
+MERGED = 16  # partial results that the merge reads at a time
 SCORE_TILE = 256  # tokens of one program of the second pass
 # The most programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++
 # guide)
@@ -111,10 +112,14 @@ def attention_launches(
             QUERY_HEADS=query_heads,
             DIM=out_dim,
             BLOCK_D=padded(out_dim),
+            BLOCK_S=MERGED,
             HAS_SINKS=sinks is not None,
         )
         merged = (parts, part_lse, sinks, out, lse, splits)
-        launches.append(Launch(merge_splits_kernel, (rows * query_heads,), merged, constants, num_warps=1))
+        warps = max(1, padded(out_dim) // 128)  # 64 values of a look in the registers of a thread
+        launches.append(
+            Launch(merge_splits_kernel, (rows * query_heads,), merged, constants, num_warps=warps)
+        )
     if return_scores:
         constants = dict(HEADS=heads, GROUP=group, WINDOW=window or 0, BLOCK=SCORE_TILE)
         grid = (triton.cdiv(width, SCORE_TILE), heads, batch)
