@@ -37,7 +37,7 @@ class Name:
     def short(self) -> str:
         """The first sentence of its docstring."""
         first = " ".join(self.said.partition("\n\n")[0].split())
-        return re.split(r"(?<=[.:]) ", first)[0]
+        return re.split(r"(?<=\.) ", first)[0]
 
 
 def public_names(root: Path, room: str) -> list[Name]:

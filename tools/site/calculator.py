@@ -48,10 +48,12 @@ _RICH = ("__init__.py", "_extension.py", "cells.py", "_unicode_data/*.py")  # ho
 
 @dataclass(frozen=True)
 class Row:
-    """A model of the catalogue: bytes of a token, and how many the cache of ``GPU`` holds (0: not even the weights)."""
+    """A model of the catalogue: bytes of each token, what a sequence costs whatever its length, and how many tokens the
+    cache of ``GPU`` holds (0: not even the weights)."""
 
     model: str
     token_bytes: int
+    fixed_bytes: int
     tokens: int
 
 
@@ -62,7 +64,8 @@ def values(python: Path | None) -> dict[str, Any]:
 
 @cache
 def rows() -> list[Row]:
-    return [Row(name, CacheSpec.from_config(name).bytes_for(1), _tokens(name)) for name in offered_models()]
+    specs = {name: CacheSpec.from_config(name) for name in offered_models()}
+    return [Row(name, spec.slope(), spec.constant_state_bytes, _tokens(name)) for name, spec in specs.items()]
 
 
 def _tokens(name: str) -> int:

@@ -21,6 +21,7 @@ from pygments.util import ClassNotFound
 Link = Callable[[str], str]  # an address as the source has it -> as the page has it
 
 _ADDRESS = re.compile(r'(?<=\s)(href|src|srcset)="([^"]*)"')
+_LEFT_BY_THE_CONVERTER = {r"\_": "_", r"\lceil": "⌈", r"\rceil": "⌉"}  # as LaTeX, in words and behind \Big
 _LONG = 40  # characters of LaTeX, which a phone may not show in a line
 _NO_SLUG = re.compile(r"[^\w\- ]")
 
@@ -86,6 +87,8 @@ def code_html(code: str, language: str = "python") -> str:
 def math_html(formula: str, *, block: bool) -> str:
     """Return a formula of LaTeX as MathML."""
     drawn = convert(formula, display="block" if block else "inline")
+    for latex, shown in _LEFT_BY_THE_CONVERTER.items():
+        drawn = drawn.replace(latex, shown)
     if block:
         return f'<div class="formula" tabindex="0">{drawn}</div>\n'
     # No line breaks within a formula: a long one is scrolled where a screen is narrower.
@@ -95,8 +98,8 @@ def math_html(formula: str, *, block: bool) -> str:
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    # Formulas as GitHub and Jupyter read them: "$5 and $6" is none.
-    parser.use(dollarmath_plugin, allow_space=False, allow_digits=False, double_inline=True)
+    # Formulas as GitHub and Jupyter read them: "$5 and $6" is none, since a space stands before its second sign.
+    parser.use(dollarmath_plugin, allow_space=False, allow_digits=True, double_inline=True)
     rules = {
         "fence": lambda self, tokens, at, options, env: code_html(
             tokens[at].content, tokens[at].info.strip()

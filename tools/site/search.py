@@ -1,7 +1,7 @@
 """The index of the search: every section of every page as text. One file a language, loaded at the first question.
 
-The script looks for the words as they are written, anywhere in the text: that finds a Chinese phrase, an identifier and
-the beginning of an English word alike, with neither a dictionary nor a stemmer.
+The script looks for the words as they are written, an English one where a word begins: that finds a Chinese phrase, an
+identifier and the beginning of a word alike, with neither a dictionary nor a stemmer.
 """
 
 import json
@@ -12,6 +12,8 @@ _HEADING = re.compile(r'<h[1-4][^>]*\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTA
 _LEFT_OUT = re.compile(
     r"<(script|style|svg|math)\b.*?</\1>|<details class=\"setup\">.*?</details>", re.DOTALL
 )
+_SOURCE = re.compile(r'<a class="source".*?</a>', re.DOTALL)
+_INSIDE_A_WORD = re.compile(r"</?(?:span|wbr)\b[^>]*>")  # colours of code
 _TAG = re.compile(r"<[^>]+>")
 
 
@@ -31,4 +33,5 @@ def index_script(entries: list[list[str]]) -> str:
 
 
 def _text(html: str) -> str:
-    return " ".join(unescape(_TAG.sub(" ", _LEFT_OUT.sub(" ", html))).split())
+    words = _INSIDE_A_WORD.sub("", _SOURCE.sub("", _LEFT_OUT.sub(" ", html)))
+    return " ".join(unescape(_TAG.sub(" ", words)).split())

@@ -119,5 +119,9 @@ def test_the_package_of_the_page_runs_on_the_standard_library_alone(tmp_path):
 def test_the_table_has_the_planner_s_figures():
     found = {row.model: row for row in rows()}
     assert found["DeepSeek-V3"].token_bytes == 70_272
+    assert found["DeepSeek-V3"].fixed_bytes == 0
     assert found["DeepSeek-V3"].tokens == 0, "its weights do not fit one H200"
+    hybrid = CacheSpec.from_config("Qwen3.5-27B")
+    one = found["Qwen3.5-27B"]
+    assert hybrid.bytes_for(1000) == one.fixed_bytes + 1000 * one.token_bytes > 1000 * one.token_bytes > 0
     assert found["Llama-3.1-8B"].tokens == plan_memory("Llama-3.1-8B", gpu="H200").max_tokens

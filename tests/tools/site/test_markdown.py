@@ -18,6 +18,21 @@ def test_a_formula_is_mathml_and_an_amount_of_money_is_none():
     assert "From $5 to $6." in html
 
 
+def test_a_formula_that_begins_its_text_is_one_whatever_ends_it():
+    html, _ = prose("$v$ = 1, 2, 3, 4\n")
+    assert html.count("<math") == 1
+    assert "$" not in html
+
+
+@pytest.mark.parametrize(
+    "formula", [r"\Big\lceil \frac{n}{s} \Big\rceil", r"\text{block\_bytes}", r"\lceil x \rceil"]
+)
+def test_no_command_of_latex_is_shown_as_text(formula):
+    html, _ = prose(f"$${formula}$$\n")
+    assert "<math" in html
+    assert "\\" not in html
+
+
 def test_a_long_formula_of_a_line_can_be_scrolled():
     html, _ = prose(f"So ${' + '.join('abcdefghijklm')}$, and $n$.\n")
     assert html.count('<span class="formula" tabindex="0"><math') == 1

@@ -62,7 +62,8 @@ if (plots.length) {
   }
 }
 
-// Search. Each word is looked for as it is written. One of Chinese that is nowhere is looked for by pairs of letters.
+// Search. Each word is looked for as it is written, an English one at the beginning of a word ("oom" is not in "room"); a
+// word that no word begins with, anywhere. One of Chinese that is nowhere is looked for by pairs of letters.
 const dialog = document.getElementById("search");
 const field = dialog.querySelector("input");
 const status = dialog.querySelector("[role=status]");
@@ -79,26 +80,38 @@ function pairs(word) {
   return chinese ? letters.slice(1).map((letter, at) => letters[at] + letter) : [word];
 }
 
-function count(text, word) {
+// Where a term stands from `from` on; -1: nowhere. One that `begins` stands at the beginning of a word.
+function placeOf({ word, begins }, text, from = 0) {
+  let at = text.indexOf(word, from);
+  while (begins && at > 0 && /[a-z0-9]/.test(text[at - 1])) at = text.indexOf(word, at + 1);
+  return at;
+}
+
+function count(text, term) {
   let found = 0;
-  for (let at = text.indexOf(word); at >= 0 && found < 5; at = text.indexOf(word, at + 1)) found += 1;
+  for (let at = placeOf(term, text); at >= 0 && found < 5; at = placeOf(term, text, at + 1)) found += 1;
   return found;
 }
 
 function search(asked) {
   const index = window.minikvIndex;
   const words = wordsOf(asked);
-  const terms = words.flatMap((word) => index.some((entry) => entry.low[3].includes(word)) ? [word] : pairs(word));
+  const stands = (term) => index.some(({ low }) => [low[0], low[1], low[3]].some((text) => placeOf(term, text) >= 0));
+  const terms = words.flatMap((word) => {
+    const whole = [{ word, begins: /^[a-z0-9]/.test(word) }, { word, begins: false }].find(stands);
+    return whole ? [whole] : pairs(word).map((each) => ({ word: each, begins: false }));
+  });
   if (!terms.length) return { terms, found: [] };
   const found = [];
   for (const entry of index) {
-    const [title, heading, , text] = entry.low;
+    const [title, heading, address, text] = entry.low;
     let score = 0;
     for (const term of terms) {
-      const here = 8 * title.includes(term) + 12 * heading.includes(term) + count(text, term);
+      const here = 8 * (placeOf(term, title) >= 0) + 12 * (placeOf(term, heading) >= 0) + count(text, term);
       if (!here) { score = 0; break; }
       score += here;
     }
+    if (address.includes("api/")) score /= 2; // a lesson explains, a signature answers who knows already
     if (score) found.push([score, entry]);
   }
   found.sort((one, other) => other[0] - one[0]);
@@ -107,13 +120,13 @@ function search(asked) {
 
 // Some words around the first one found, which are set apart.
 function excerpt(text, low, terms) {
-  const places = terms.map((term) => low.indexOf(term)).filter((at) => at >= 0);
+  const places = terms.map((term) => placeOf(term, low)).filter((at) => at >= 0);
   const begin = Math.max(0, Math.min(...places, text.length) - 40);
   const shown = text.slice(begin, begin + 160);
   const part = document.createElement("p");
   let at = 0;
   while (at < shown.length) {
-    const next = terms.map((term) => [shown.toLowerCase().indexOf(term, at), term]).filter(([where]) => where >= 0)
+    const next = terms.map((term) => [placeOf(term, shown.toLowerCase(), at), term.word]).filter(([where]) => where >= 0)
       .sort((one, other) => one[0] - other[0])[0];
     if (!next) break;
     part.append(shown.slice(at, next[0]));
