@@ -145,7 +145,7 @@ def test_an_address_that_colab_cannot_open_is_refused_and_nothing_changes(addres
 
 def test_the_version_stands_in_one_place(capsys):
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert table["project"]["dynamic"] == ["version"]
+    assert table["project"]["dynamic"] == ["version", "readme"]
     assert "version" not in table["project"]
     source = ROOT / table["tool"]["hatch"]["version"]["path"]
     assert re.findall(r'^__version__ = "([^"]+)"$', source.read_text(), re.MULTILINE) == [minikv.__version__]
@@ -156,11 +156,34 @@ def test_the_version_stands_in_one_place(capsys):
     assert OURS.requirement in said
 
 
-def test_the_build_reads_that_version():
+@pytest.fixture(scope="module")
+def metadata():
+    """What the build writes into a wheel, and the package index reads."""
     from hatchling.metadata.core import ProjectMetadata
     from hatchling.plugin.manager import PluginManager
 
-    assert ProjectMetadata(str(ROOT), PluginManager()).version == minikv.__version__
+    return ProjectMetadata(str(ROOT), PluginManager())
+
+
+def test_the_build_reads_that_version(metadata):
+    assert metadata.version == minikv.__version__
+
+
+def test_every_link_and_picture_of_the_readme_works_on_the_package_index(metadata):
+    from readme_renderer import markdown
+
+    assert metadata.core.readme_content_type == "text/markdown"
+    shown = markdown.render(metadata.core.readme)
+    addresses = re.findall(r'(?:href|src)="([^"]*)"', shown)
+    own = [each for each in addresses if each.startswith(OURS.repository + "/")]
+    for address in addresses:
+        assert address.startswith(("https://", "#")), address
+    for address in own:
+        kind, branch, path = address.removeprefix(OURS.repository + "/").partition("?")[0].split("/", 2)
+        assert (kind, branch) in {("blob", "main"), ("raw", "main")}
+        assert (ROOT / path.partition("#")[0]).exists(), address
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(own) == len(re.findall(r"\]\((?!https?:|#)", page)) + page.count("<img ") > 40
 
 
 def test_the_changelog_begins_with_this_version_and_says_what_no_gpu_measured():
