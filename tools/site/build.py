@@ -110,7 +110,7 @@ class Site:
         rest = (self.plan.root / page.source).read_text(encoding="utf-8").partition("\n")[2]
         prose = Prose(self.links.of(page))
         html = prose.html(rest)
-        actions = [(words(page.lang)["repository"], self.links.project.file(page.source))]
+        actions = [(words(page.lang)["source_of_page"], self.links.project.file(page.source))]
         return Text(self._title(page), html, prose.headings, actions)
 
     def _api(self, page: Page) -> Text:
@@ -155,7 +155,7 @@ class Site:
             scene=motion.paging_scene(page.lang),
             parts=self.plan.parts(page.lang),
             documents=[
-                (self._title(each), each.path)
+                (self._title(each), each.path, each.written_in)
                 for each in self.plan.pages
                 if (each.kind, each.lang) == ("document", page.lang)
             ],

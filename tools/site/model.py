@@ -11,7 +11,9 @@ EXAMPLE = "ada paris the old cat sleeps near ben oslo a red door waits behind th
 POLICIES = ("full", "streaming", "h2o", "knorm", "keydiff")  # as model.js has them
 _FOLDER = ROOT / "minikv" / "models" / "data" / "tiny-gqa"
 _FILES = ("config.json", "tokenizer.json", "model.safetensors")
-_SAID = "loading failed now next evicted verdict verdict_full layer page head".split()  # by the script
+_SAID = (
+    "loading failed now next evicted unknown verdict verdict_full layer page head".split()
+)  # by the script
 
 
 def values(said: dict[str, str]) -> dict[str, Any]:

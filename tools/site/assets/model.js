@@ -33,9 +33,17 @@ export class Tokenizer {
     this.words = Object.keys(this.ids).sort((one, other) => this.ids[one] - this.ids[other]);
   }
 
+  split(text) {
+    return text.toLowerCase().match(/[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]+/gu) ?? [];
+  }
+
+  // The words of a text that the model reads as "<unk>", each once.
+  unknown(text) {
+    return [...new Set(this.split(text).filter((word) => this.ids[word] === undefined))];
+  }
+
   encode(text) {
-    const words = text.toLowerCase().match(/[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]+/gu) ?? [];
-    return [this.ids["<bos>"], ...words.map((word) => this.ids[word] ?? this.ids["<unk>"])];
+    return [this.ids["<bos>"], ...this.split(text).map((word) => this.ids[word] ?? this.ids["<unk>"])];
   }
 }
 

@@ -42,6 +42,8 @@ function writtenBy(made) {
 }
 
 function run() {
+  const unknown = tokenizer.unknown(part("textarea").value);
+  part(".unknown").textContent = unknown.length ? say("unknown", { words: unknown.join(", ") }) : "";
   const prompt = tokenizer.encode(part("textarea").value).slice(0, 96);
   const rules = { policy: part("#policy").value, budget: Number(part("#budget").value), sinks: SINKS, recent: RECENT };
   states = recorded(prompt, rules);

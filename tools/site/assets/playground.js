@@ -25,10 +25,11 @@ function draw({ scene, progress }) {
   const rows = (at) => part(".progress tbody").replaceChildren(...progress[at].map(([name, state, stored, total, cached]) =>
     element("tr", { "data-state": state }, element("th", { scope: "row" }, name), element("td", {}, words[state]),
       element("td", {}, `${stored} / ${total}`), element("td", {}, String(cached)))));
-  drawn = mount(part(".drawing"), scene, { onPlace: rows });
+  const place = Math.floor(scene.states.length / 2); // in the first states little is to be seen
+  drawn = mount(part(".drawing"), scene, { place, onPlace: rows });
   part(".drawing h4").setAttribute("aria-level", "2");
   part(".said-steps").replaceChildren(...scene.states.map(({ status }) => element("li", {}, status)));
-  rows(0);
+  rows(place);
 }
 
 function number(name, value) {
