@@ -51,6 +51,17 @@ def little(bandwidth: float, multiprocessors: int, latency_s: float = LATENCY_S)
     return bandwidth * latency_s / multiprocessors
 
 
+def bytes_under_way(
+    programs: int, multiprocessors: int, at_once: int, tile_bytes: int, buffers: int = 1
+) -> float:
+    """Return the bytes under way to a multiprocessor while a grid of ``programs`` runs, on average.
+
+    It holds ``at_once`` programs at a time. Of n ``buffers`` of ``tile_bytes`` n - 1 are being filled while one is
+    read. A single one is read as long as it is filled, half of the time each.
+    """
+    return min(programs / multiprocessors, at_once) * tile_bytes * max(0.5, buffers - 1)
+
+
 def split_tiles(total: int, own: int, splits: int, wave: int, least: int) -> int:
     """Return the tiles of each split of a sequence of ``own`` tiles, in a batch of ``total``.
 

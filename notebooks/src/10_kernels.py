@@ -3,7 +3,6 @@
 # slug = "kernels"
 # needs = ["04", "09"]
 # rooms = ["nano.attention", "kernels", "kernels.gpu"]
-# minutes = 90
 # [title]
 # en = "How does a GPU read a page table?"
 # zh = "GPU 怎样读块表？"
@@ -164,16 +163,12 @@ Table(head, rows, right=head)
 # A Triton kernel is a Python function that many programs run at the same time, and each program knows its own number. It works on a *tile* at once, in the picture 32 positions.
 #
 # Without a GPU, Triton's *interpreter* runs the programs one after the other on the CPU: slowly, but with the same results up to rounding. You have to choose it before Triton is imported, and `prepare` did that in the first cell.
-#
-# Triton also compiles for AMD GPUs. Apple GPUs, TPUs and Huawei's Ascend have kernels in other languages, with the same block table and the softmax of step 2.
-# %% [markdown] key="triton" lang="zh" src="3288c11c"
+# %% [markdown] key="triton" lang="zh" src="79cf2d5a"
 # ## 在哪里运行 kernel
 #
 # Triton 的 kernel 是一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。一个程序一次处理一个**分块**（tile），例如图里的 32 个位置。
 #
 # 没有 GPU 时，Triton 的**解释器**在 CPU 上逐个运行这些程序，速度慢，但除舍入误差外结果相同。用不用解释器，必须在导入 Triton 之前决定，第一个单元格里的 `prepare` 做的就是这件事。
-#
-# Triton 也能为 AMD 的 GPU 编译。苹果的 GPU、TPU、华为昇腾用别的语言写 kernel，但用的是同样的块表，以及第 2 步里的那种 softmax。
 
 # %% key="prepare" tags="hardware"
 print(t("mode_" + mode))
@@ -609,7 +604,7 @@ token = slot * 2 + 1  # 把缓存看作 [slots * Hkv, D] 时的行号；KV 头 1
 Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block, slot, token))))
 
 # %% [markdown] key="pages_read" lang="en"
-# All five keys lie in one block. The kernel loads the block's number once for each of them, but from the same address, so memory answers once. With `head_dim` 128 in float16, a token's K and V in this head take 512 B, and its entry, 64 bits in nano, 8 B, or 1.6%.
+# All five keys lie in one block. The kernel loads the block's number once for each of them, but from the same address, so memory answers once.
 #
 # Three things are easy to miss, and each has been a real bug:
 #
@@ -623,8 +618,8 @@ Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block
 #
 # With each step of the slider, the program reads one tile, here one block. Which entry, which block, which slots?
 # Then add *splits*: programs that share the tiles and read at the same time. Step 5 says why.
-# %% [markdown] key="pages_read" lang="zh" src="100bcc85"
-# 五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。`head_dim` 为 128、float16 时，一个 token 在这个头里的 K 和 V 占 512 B，nano 的表项是 64 位整数，占 8 B，即 1.6%。
+# %% [markdown] key="pages_read" lang="zh" src="f948d784"
+# 五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。
 #
 # 有三处容易漏掉，每一处都真的出过 bug：
 #
@@ -770,38 +765,40 @@ Table(["切分数", "其中序列 0 为空的", "与参考实现相同"], rows)
 # %% [markdown] key="splits_read" lang="en"
 # Sequence 0 has only one tile, so of two splits one has nothing to do. It leaves zeros and an lse of $-\infty$, and counts 0.
 #
-# How many splits do you need? Enough that nearly every SM has work, and no more, because each result has to be written and read again. The package takes the smallest number that gives work to 85%: for one sequence 15, since 8 * 15 = 120 programs are 91% of 132, and 8 * 14 = 112 just 84.8%.
-# %% [markdown] key="splits_read" lang="zh" src="35410908"
+# How many splits do you need? Enough *bytes under way*. What a load asks for arrives about 0.9 us later, so for 4.8 TB/s each of the 132 SMs must wait for 4.8e12 * 0.9e-6 / 132 = 32,727 B at every moment. This is Little's law.
+# A program multiplies one tile of K and V while the next is on its way: 2 * 64 tokens * 128 * 2 B = 32,768 B. So one program on each SM is just enough, and the package plans two, since a program also computes. More splits cost more than they bring, because each result has to be written and read again.
+# %% [markdown] key="splits_read" lang="zh" src="45101f53"
 # 序列 0 只有一个 tile，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
 #
-# 切成几份才好？让绝大多数 SM 有事做就够了，不要更多，因为每一份结果都要写出去再读回来。本包取能让 85% 的 SM 有事做的最小份数。例如一条序列时取 15：8 * 15 = 120 个程序，是 132 的 91%；8 * 14 = 112 个只有 84.8%。
+# 切成几份才好？要看**在途的字节**够不够。发出一次读取，数据大约 0.9 us 之后才到，所以要达到 4.8 TB/s，132 个 SM 中的每一个随时都要有 4.8e12 * 0.9e-6 / 132 = 32,727 B 正在路上。这就是 Little 定律。
+# 一个程序在计算一个 K、V 的 tile 时，下一个 tile 正在路上，也就是 2 * 64 个 token * 128 * 2 B = 32,768 B。因此每个 SM 有一个程序就刚好够；程序还要计算，所以本包安排两个。切得更多得不偿失，因为每一份结果都要写出去再读回来。
 
 # %% key="splits_cost" lang="en"
+from minikv.course.lessons.l10.launch import package_splits
+from minikv.kernels.occupancy import bytes_under_way, little
+
 one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
 for splits in (1, 4, 16, 64):
     programs = len(one.lengths) * one.kv_heads * splits
+    under_way = bytes_under_way(programs, 132, at_once=3, tile_bytes=32768, buffers=2)
     extra = moved("split", one, splits).total / floor(one).num_bytes - 1
-    rows.append([splits, programs, f"{min(1, programs / 132):.0%}", f"{extra:.2%}"])
-chosen = []
-if mode != "none":
-    from minikv.kernels.gpu.configs import choose_splits
-
-    chosen = [choose_splits(batch * 8, 32768 // 64, 132) for batch in (1, 4, 16, 64)]
-head = ["splits", "programs", "of 132 SMs", "more bytes"]
-Table(head, rows, right=head, lines=[f"The package chooses, for 1, 4, 16 and 64 such sequences: {chosen}"])
+    rows.append([splits, programs, round(under_way), f"{extra:.2%}"])
+chosen = [package_splits(batch, 32768) for batch in (1, 4, 16, 64)] if mode != "none" else []
+head = ["splits", "programs", f"B under way to an SM, of {little(4.8e12, 132):,.0f}", "more bytes"]
+Table(head, rows, right=head, lines=[f"The package's splits for 1, 4, 16 and 64 such sequences: {chosen}"])
 # %% key="splits_cost" lang="zh"
+from minikv.course.lessons.l10.launch import package_splits
+from minikv.kernels.occupancy import bytes_under_way, little
+
 one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
 for splits in (1, 4, 16, 64):
     programs = len(one.lengths) * one.kv_heads * splits
+    under_way = bytes_under_way(programs, 132, at_once=3, tile_bytes=32768, buffers=2)
     extra = moved("split", one, splits).total / floor(one).num_bytes - 1
-    rows.append([splits, programs, f"{min(1, programs / 132):.0%}", f"{extra:.2%}"])
-chosen = []
-if mode != "none":
-    from minikv.kernels.gpu.configs import choose_splits
-
-    chosen = [choose_splits(batch * 8, 32768 // 64, 132) for batch in (1, 4, 16, 64)]
-head = ["切分数", "程序数", "占 132 个 SM", "多搬的字节"]
-Table(head, rows, right=head, lines=[f"这样的序列有 1、4、16、64 条时，本包选择的切分数：{chosen}"])
+    rows.append([splits, programs, round(under_way), f"{extra:.2%}"])
+chosen = [package_splits(batch, 32768) for batch in (1, 4, 16, 64)] if mode != "none" else []
+head = ["切分数", "程序数", f"每个 SM 在途的字节，需要 {little(4.8e12, 132):,.0f}", "多搬的字节"]
+Table(head, rows, right=head, lines=[f"这样的序列有 1、4、16、64 条时，本包的切分数：{chosen}"])
 
 # %% [markdown] key="real" lang="en"
 # ## The package's kernel
@@ -955,7 +952,7 @@ Table(
 # 现在在这台机器上回答本课的问题。K 和 V 连续存放，或者放在按次序、打乱的块里，或者先从块里复制出来。各种做法处理的 K 和 V 相同。GB/s 是下限的字节数除以所用时间。
 
 # %% key="measure" lang="en" tags="timing"
-from minikv.course.lessons.l10.measure import measure, steps_gb_s
+from minikv.course.lessons.l10.measure import first_call_seconds, measure, steps_gb_s
 
 lengths, dtype = ((8192,) * 16, torch.float16) if mode == "gpu" else ((2048,) * 4, torch.float32)
 shape = Shape(lengths, query_heads=32, kv_heads=8, dim=128, itemsize=dtype.itemsize)
@@ -963,7 +960,7 @@ seconds = measure(shape, dtype, device)
 names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
 show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 # %% key="measure" lang="zh" tags="timing"
-from minikv.course.lessons.l10.measure import measure, steps_gb_s
+from minikv.course.lessons.l10.measure import first_call_seconds, measure, steps_gb_s
 
 lengths, dtype = ((8192,) * 16, torch.float16) if mode == "gpu" else ((2048,) * 4, torch.float32)
 shape = Shape(lengths, query_heads=32, kv_heads=8, dim=128, itemsize=dtype.itemsize)
@@ -972,15 +969,15 @@ names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
 show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 
 # %% [markdown] key="measure_read" lang="en"
-# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so their difference is one between kernels. What pages cost by themselves you see within one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU their order hardly matters, and the difference is noise.)
+# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so their difference is one between kernels. What pages cost by themselves you see within one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU that difference is noise.)
 # In a benchmark of your own, shuffle the blocks, since an engine's blocks are seldom in order. And give every sequence its own, or they come from a cache.
 #
-# On a GPU the next cell draws bandwidth over the length of one sequence:
-# %% [markdown] key="measure_read" lang="zh" src="bbec21ce"
-# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。（在 CPU 上次序几乎没有影响，看到的差别是噪声。）
+# On a GPU the next cell draws bandwidth over the length of one sequence, with nothing in the L2. The first call of a kernel also compiles it, for seconds:
+# %% [markdown] key="measure_read" lang="zh" src="aa47eb24"
+# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。（在 CPU 上，看到的差别是噪声。）
 # 自己做基准测试时，要把块打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存。
 #
-# 在 GPU 上，下一个单元格画出一条序列的长度与带宽的关系：
+# 在 GPU 上，下一个单元格画出一条序列的长度与带宽的关系，读到的内容都不在 L2 里。kernel 第一次调用时还要编译，需要几秒，单独列出：
 
 # %% key="plot" lang="en" tags="hardware"
 from minikv.course.charts import lines
@@ -996,6 +993,7 @@ if mode == "gpu":
             rates, x="tokens of one sequence", y="GB/s", log="x", levels={"a plain copy on this card": copy}
         )
     )
+    print("first call, second call: {:.2f} s, {:.6f} s".format(*first_call_seconds(dtype, device)))
 # %% key="plot" lang="zh" tags="hardware"
 from minikv.course.charts import lines
 from minikv.memory import copy_bandwidth
@@ -1006,6 +1004,7 @@ if mode == "gpu":
     rates = {t("step_" + name): dict(zip(sizes, gb_s)) for name, gb_s in rates.items()}
     copy = copy_bandwidth(2**30, device).gb_s
     show(lines(rates, x="一条序列的 token 数", y="GB/s", log="x", levels={"这块卡上的单纯复制": copy}))
+    print("第一次调用、第二次调用：{:.2f} s、{:.6f} s".format(*first_call_seconds(dtype, device)))
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -1175,11 +1174,11 @@ Table(["K 和 V 挨着放", "正确", "有 NaN 的行", "共"], rows)
 # %% [markdown] key="break_stride_read" lang="en"
 # Nano took 8 × 32 = 256 elements for the stride of a block, and here it is 512. Even NaN didn't help: its kernel read full blocks of other tokens.
 #
-# The package's operations take the strides from the tensors and check shapes and types first. The numbers in a table they check on a CPU; on a GPU, which would have to wait, only with `MINIKV_CHECKED=values`.
-# %% [markdown] key="break_stride_read" lang="zh" src="f19fa0f1"
+# The package's operations take the strides from the tensors and check shapes and types first.
+# %% [markdown] key="break_stride_read" lang="zh" src="1144be4d"
 # nano 以为块的步幅是 8 × 32 = 256 个元素，而这里是 512。连 NaN 也没能暴露错误，因为它的 kernel 读到的是别的 token 的整块内容。
 #
-# 本包的各个操作都从张量上取步幅，并先检查形状、类型和步幅。块表里的数只在 CPU 上检查，因为在 GPU 上每一步都得停下来等；设 `MINIKV_CHECKED=values` 可以打开。
+# 本包的各个操作都从张量上取步幅，并先检查形状、类型和步幅。
 
 # %% key="errors"
 from minikv.errors import MiniKVError
@@ -1205,15 +1204,15 @@ for attempt in attempts:
 # - A block table costs 0.006% of K and V in bytes, with blocks of 16. What can cost time is turning its entries into addresses.
 # - `paged_attention` copies the blocks first and moves three times the floor. A kernel reads them where they lie.
 # - The online softmax carries a maximum and two sums from tile to tile. A larger maximum rescales both sums.
-# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 16 of them give work to 97% of 132 SMs, for 0.53% more bytes.
+# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 16 of them keep 31,775 B under way to each of 132 SMs, of 32,727 that are needed, for 0.53% more bytes.
 # - What must not count must not be read: 0 times NaN is NaN, and stale numbers give no error.
-# %% [markdown] key="recap" lang="zh" src="2908dba7"
+# %% [markdown] key="recap" lang="zh" src="eb076998"
 # ## 本课小结
 #
 # - 块大小 16 时，块表的字节只有 K 和 V 的 0.006%。真正可能费时间的，是由表项计算地址。
 # - `paged_attention` 先把块复制出来，搬的字节是下限的三倍。kernel 则直接在块里读。
 # - 在线 softmax 把一个最大值和两个和从一个 tile 带到下一个。最大值变大时，两个和都要重新缩放。
-# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来，例如切成 16 份，132 个 SM 里 97% 有事做，只多搬 0.53% 的字节。
+# - 每个 KV 头一个程序，K 和 V 只读一次，而不是四次。切分能把减少的程序补回来，例如切成 16 份，132 个 SM 每个有 31,775 B 在途（需要 32,727 B），只多搬 0.53% 的字节。
 # - 不该算的就不该读，因为 0 乘 NaN 还是 NaN，而残留的旧数据不会引起任何报错。
 
 # %% [markdown] key="self" lang="en"

@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from minikv.kernels.gpu.common import Launch
-from minikv.kernels.occupancy import occupancy
+from minikv.kernels.occupancy import bytes_under_way, occupancy
 
 # KiB of shared memory that one program may use: CUDA C++ programming guide, technical specifications per compute
 # capability ("maximum amount of shared memory per thread block").
@@ -80,15 +80,10 @@ class Compiled:
     occupancy: int
 
     def bytes_in_flight(self, programs: int, multiprocessors: int) -> float:
-        """Return the bytes under way to a multiprocessor while a grid of ``programs`` runs, on average.
-
-        Of n buffers n - 1 are being filled while one is read. A single one is read as long as it is filled, half of the
-        time each.
-        """
+        """Return ``minikv.kernels.occupancy.bytes_under_way`` of a grid of ``programs``; 0 without a buffer."""
         if not self.buffers:
             return 0.0
-        at_once = min(programs / multiprocessors, self.occupancy)
-        return at_once * self.tile_bytes * max(0.5, min(self.buffers) - 1)
+        return bytes_under_way(programs, multiprocessors, self.occupancy, self.tile_bytes, min(self.buffers))
 
 
 def compile_ahead(launch: Launch, capability: int) -> Compiled:

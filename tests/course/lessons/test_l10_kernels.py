@@ -5,11 +5,13 @@ import random
 import pytest
 import torch
 
+from minikv.course.lessons.l10 import measure as measure_10
 from minikv.course.lessons.l10.bytes_moved import STEPS, Shape, floor, moved
-from minikv.course.lessons.l10.launch import Paged, paged, prepare, run_splits, run_store
-from minikv.course.lessons.l10.measure import BLOCKS, _ways, measure, repeated, steps_gb_s
+from minikv.course.lessons.l10.launch import Paged, package_splits, paged, prepare, run_splits, run_store
+from minikv.course.lessons.l10.measure import BLOCKS, FLUSHED, _ways, measure, repeated, steps_gb_s
 from minikv.errors import ArgumentError
 from minikv.kernels import merge_splits, reference
+from minikv.kernels.occupancy import bytes_under_way, little
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -148,6 +150,32 @@ def test_on_a_gpu_the_steps_are_replayed_from_a_graph():
     assert case.close(merge_splits(*kept[-1])[0])
     rates = steps_gb_s([1024, 4096], torch.float16, "cuda")
     assert all(len(rate) == 2 and min(rate) > 0 for rate in rates.values())
+
+
+def test_no_sequence_is_in_a_cache_when_its_turn_comes(monkeypatch):
+    """With a clock of one second a call, and a cache that holds three of the sequences."""
+    ready()
+    one = floor(Shape((64,), itemsize=4)).num_bytes
+    read = []
+    monkeypatch.setattr(measure_10, "run_splits", lambda case, splits: (case, splits))
+    monkeypatch.setattr(measure_10, "merge_splits", lambda case, splits: read.append(case.k_cache.data_ptr()))
+    monkeypatch.setattr(measure_10, "paged_decode", lambda *_, **__: None)
+    monkeypatch.setattr(measure_10, "seconds_of", lambda run, device: float(run() is None))
+    rates = steps_gb_s([64], torch.float32, "cpu", cache_bytes=3 * one)
+    turns = len(set(read[: len(read) // 2]))
+    assert turns * one >= FLUSHED * 3 * one
+    assert read[:turns] == list(dict.fromkeys(read)), "in turn"
+    assert rates["split"] == [pytest.approx(turns * one / 1e9)]
+
+
+def test_the_package_keeps_as_many_bytes_under_way_as_the_memory_needs():
+    ready()
+    for batch in (1, 4, 16, 64):
+        programs = 8 * batch * package_splits(batch, 32_768)
+        found = bytes_under_way(programs, 132, at_once=3, tile_bytes=2 * 64 * 128 * 2, buffers=2)
+        assert found >= little(4.8e12, 132)
+    assert package_splits(1, 32_768) > package_splits(64, 32_768) > 1
+    assert package_splits(1, 64) == 1, "a single tile"
 
 
 class Counted:

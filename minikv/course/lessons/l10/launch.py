@@ -211,6 +211,26 @@ def run_splits(case: Paged, splits: int) -> tuple[Tensor, Tensor]:
     return parts, lse
 
 
+def package_splits(batch: int, tokens: int, multiprocessors: int = 132) -> int:
+    """Return how many splits the package's decode gives each of ``batch`` sequences of ``tokens`` tokens on a Hopper.
+
+    32 query heads, 8 KV heads of 128 elements in bfloat16, blocks of 16. Read from the launch, of tensors without data.
+    """
+    from minikv.kernels.gpu.common import Device
+    from minikv.kernels.gpu.launches import attention_launches
+    from minikv.kernels.occupancy import split_tiles
+
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    cache, query = (empty(*shape, dtype=torch.bfloat16) for shape in ((1, 16, 8, 128), (batch, 32, 128)))
+    kv = PagedKV(cache, cache, empty(batch, -(-tokens // 16)), empty(batch))
+    [launch, *_], _ = attention_launches(Device(90, multiprocessors), query, kv, scale=query.shape[2] ** -0.5)
+    most, least, _, wave = launch.arguments[-4:]
+    tiles = -(-tokens // launch.constants["BLOCK_N"])
+    return -(-tiles // split_tiles(batch * tiles, tiles, most, wave, least))
+
+
 def _sizes(case: Paged) -> dict[str, int]:
     _, block, kv_heads, dim = case.k_cache.shape
     return {"KV_HEADS": kv_heads, "GROUP": case.query.shape[1] // kv_heads, "BLOCK": block, "DIM": dim}

@@ -1,5 +1,6 @@
 """The measurements of lesson 10: paged against contiguous attention; on a GPU, also the steps against a copy."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from minikv.course.lessons.l10.bytes_moved import Shape, floor
 from minikv.course.lessons.l10.launch import Paged, paged, run_splits
 from minikv.kernels import gather, merge_splits, paged_decode
-from minikv.memory.bandwidth import seconds_of
+from minikv.memory.bandwidth import cache_sizes, seconds_of
 
+FLUSHED = 4  # times the largest cache: what was read before it is not there any more
 ROUNDS = 3  # measured in turn, so that a busy moment does not hit one way only
 # Block size in tokens; whether the blocks are shuffled
 BLOCKS = ((16, False), (16, True), (64, True), (256, True), (1, True))
@@ -60,21 +62,51 @@ def _ways(shape: Shape, dtype: torch.dtype, device: str) -> dict[tuple[str, int]
     return ways
 
 
-def steps_gb_s(tokens: Sequence[int], dtype: torch.dtype, device: str) -> dict[str, list[float]]:
-    """Return the GB/s of the lesson's steps and the package's kernel for one sequence, by the floor's bytes."""
+def steps_gb_s(
+    tokens: Sequence[int], dtype: torch.dtype, device: str, cache_bytes: int | None = None
+) -> dict[str, list[float]]:
+    """Return the GB/s of the lesson's steps and the package's kernel for one sequence, by the floor's bytes.
+
+    Sequences are read in turn, as many as hold ``FLUSHED`` times ``cache_bytes`` (None: the device's largest cache), so
+    that none of them is still in a cache when its turn comes again.
+    """
     steps: dict[str, Callable[[Paged], Any]] = {
         "packed": lambda one: merge_splits(*run_splits(one, 1)),
         "split": lambda one: merge_splits(*run_splits(one, 32)),
         "package": lambda one: paged_decode(one.query, one.kv, scale=one.scale),
     }
+    if cache_bytes is None:
+        cache_bytes = max((cache.size for cache in cache_sizes(device)), default=0)
     rates: dict[str, list[float]] = {name: [] for name in steps}
     for length in tokens:
         shape = Shape((length,), itemsize=dtype.itemsize)
-        one = _case(shape, shape.block_size, True, dtype, device)
+        turns = max(1, -(-FLUSHED * cache_bytes // floor(shape).num_bytes))
+        cases = [_case(shape, shape.block_size, True, dtype, device) for _ in range(turns)]
         for name, step in steps.items():
-            run = repeated(lambda step=step, one=one: step(one), device)  # type: ignore[misc]
-            rates[name].append(floor(shape).num_bytes / seconds_of(run, torch.device(device)) / 1e9)
+
+            def run(step: Callable[[Paged], Any] = step, cases: list[Paged] = cases) -> None:
+                for one in cases:
+                    step(one)
+
+            seconds = seconds_of(repeated(run, device), torch.device(device)) / turns
+            rates[name].append(floor(shape).num_bytes / seconds / 1e9)
     return rates
+
+
+def first_call_seconds(dtype: torch.dtype, device: str) -> tuple[float, float]:
+    """Return the seconds of the first call of the package's decode at a shape of its own, and of the second.
+
+    A GPU compiles the kernel in the first one, unless Triton's cache on the disk has it.
+    """
+    one = _case(Shape((64,), dim=32, itemsize=dtype.itemsize), 16, True, dtype, device)
+    seconds = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        paged_decode(one.query, one.kv, scale=one.scale)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return seconds[0], seconds[1]
 
 
 def repeated(fn: Callable[[], Any], device: str) -> Callable[[], Any]:

@@ -108,7 +108,7 @@ def draw_attention(rng) -> list[dict]:
 
 ATTENTION = Exercise(
     id="10.5",
-    minutes=11,
+    minutes=10,
     name="paged_attention",
     signature=("lengths", "new", "block_size", "window", "softcap", "group", "v_dim", "seed"),
     cases=draw_attention,
