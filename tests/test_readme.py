@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.notebooks.course import open_course
+from tools.notebooks.minutes import lesson_minutes
 
 ROOT = Path(__file__).parent.parent
 READMES = ("README.md", "README.zh.md")
@@ -126,7 +127,8 @@ def test_both_say_how_many_architectures_the_engine_runs():
 
 @pytest.mark.parametrize("name", READMES)
 def test_the_parts_take_the_minutes_of_their_lessons(name):
-    minutes = {meta.stem: meta.minutes for meta in open_course(ROOT).lessons}
+    course = open_course(ROOT)
+    minutes = {meta.stem: lesson_minutes(course, meta) for meta in course.lessons}
     rows = re.findall(r"^\| [^|]+ \| (\[\w+]\(.*\)) \| (\d+) \|$", (ROOT / name).read_text(), re.MULTILINE)
     assert len(rows) == 9
     for links, said in rows:

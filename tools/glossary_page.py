@@ -21,7 +21,6 @@ META = """\
 # %% [meta]
 # number = "F"
 # slug = "glossary"
-# minutes = 20
 # [title]
 # en = "What does this word mean? The glossary"
 # zh = "这个词是什么意思？术语表"

@@ -19,7 +19,6 @@ META = """\
 # %% [meta]
 # number = "G"
 # slug = "index"
-# minutes = 15
 # [title]
 # en = "Where do I find it? The index"
 # zh = "在哪里能找到？索引"

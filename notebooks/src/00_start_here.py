@@ -2,7 +2,6 @@
 # number = "00"
 # slug = "start_here"
 # rooms = ["cli", "course"]
-# minutes = 50
 # [title]
 # en = "What is on my machine, and how does this course work?"
 # zh = "我的机器上有什么？这门课怎么学？"
@@ -711,18 +710,18 @@ explain("what_is_free")
 #
 # ### How much time do you have?
 #
-# The minutes are rounded sums of those in the lessons' headers, exercises included. All lessons from 00 to 18 take about 14 hours.
+# The minutes are the sums of those at the top of the lessons: reading at 200 words a minute, and the exercises. All lessons from 00 to 18 take about 16 hours.
 #
 # | you have | lessons | minutes |
 # |---|---|---|
-# | two hours | 00 → 01 → 02 → 08 | 120 |
-# | a weekend | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 450 |
-# | six evenings, 1 | 00 → 01 → 02 → 02b | 110 |
-# | six evenings, 2 | 03 → 04 → 06 | 105 |
-# | six evenings, 3 | 07 → 08 → 16 | 120 |
-# | six evenings, 4 | 09 → 10 | 115 |
-# | six evenings, 5 | 11a → 11b → 11c → 13b | 105 |
-# | six evenings, 6 | 13 → 14 → 17 | 115 |
+# | two hours | 00 → 02 → 08 | 100 |
+# | a weekend | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 505 |
+# | six evenings, 1 | 00 → 01 → 02 → 02b | 125 |
+# | six evenings, 2 | 03 → 04 → 06 | 115 |
+# | six evenings, 3 | 07 → 08 → 16 | 135 |
+# | six evenings, 4 | 09 → 10 | 120 |
+# | six evenings, 5 | 11a → 11b → 11c → 13b | 130 |
+# | six evenings, 6 | 13 → 14 → 17 | 125 |
 #
 # ### What do you want to do?
 #
@@ -777,7 +776,7 @@ explain("what_is_free")
 # `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
 # Run it again after an update: it never overwrites a notebook that you changed, and puts the newer version beside it as `NAME.new.ipynb`.
 # Every notebook exists in English and in Chinese. The link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
-# %% [markdown] key="next" lang="zh" src="61ca7e69"
+# %% [markdown] key="next" lang="zh" src="9808fbd1"
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
@@ -785,18 +784,18 @@ explain("what_is_free")
 #
 # ### 你有多少时间？
 #
-# 分钟数是各课页首的分钟数之和，取了整，含练习。从 00 到 18 全部学完，大约 14 小时。
+# 分钟数是各课页首的分钟数之和，按每分钟读 350 个汉字算，含练习。从 00 到 18 全部学完，大约 16 小时。
 #
 # | 你有 | 课程 | 分钟 |
 # |---|---|---|
-# | 两个小时 | 00 → 01 → 02 → 08 | 120 |
-# | 一个周末 | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 450 |
-# | 六个晚上，第 1 晚 | 00 → 01 → 02 → 02b | 110 |
-# | 六个晚上，第 2 晚 | 03 → 04 → 06 | 105 |
-# | 六个晚上，第 3 晚 | 07 → 08 → 16 | 120 |
-# | 六个晚上，第 4 晚 | 09 → 10 | 115 |
-# | 六个晚上，第 5 晚 | 11a → 11b → 11c → 13b | 105 |
-# | 六个晚上，第 6 晚 | 13 → 14 → 17 | 115 |
+# | 两个小时 | 00 → 02 → 08 | 100 |
+# | 一个周末 | 00 → 01 → 02 → 03 → 04 → 07 → 08 → 09 → 11a → 11b → 16 → 17 | 505 |
+# | 六个晚上，第 1 晚 | 00 → 01 → 02 → 02b | 125 |
+# | 六个晚上，第 2 晚 | 03 → 04 → 06 | 115 |
+# | 六个晚上，第 3 晚 | 07 → 08 → 16 | 135 |
+# | 六个晚上，第 4 晚 | 09 → 10 | 120 |
+# | 六个晚上，第 5 晚 | 11a → 11b → 11c → 13b | 130 |
+# | 六个晚上，第 6 晚 | 13 → 14 → 17 | 125 |
 #
 # ### 你想做什么？
 #

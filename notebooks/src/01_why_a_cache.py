@@ -3,7 +3,6 @@
 # slug = "why_a_cache"
 # needs = ["00"]
 # rooms = ["plan.flops", "models"]
-# minutes = 70
 # [title]
 # en = "Why does generation slow down without a cache?"
 # zh = "没有缓存，生成为什么会越来越慢？"

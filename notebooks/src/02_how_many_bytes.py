@@ -3,7 +3,6 @@
 # slug = "how_many_bytes"
 # needs = ["00"]
 # rooms = ["plan.spec", "nano.kv_cache"]
-# minutes = 35
 # [title]
 # en = "What does one token cost?"
 # zh = "一个 token 要花多少字节？"

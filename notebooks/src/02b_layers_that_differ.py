@@ -3,7 +3,6 @@
 # slug = "layers_that_differ"
 # needs = ["02"]
 # rooms = ["plan.spec", "plan.logs.vllm_pool"]
-# minutes = 40
 # [title]
 # en = "When is the formula not enough?"
 # zh = "什么时候只有公式还不够？"

@@ -3,7 +3,6 @@
 # slug = "the_2_86x_mistake"
 # needs = ["02"]
 # rooms = ["plan.spec", "plan.estimate"]
-# minutes = 70
 # [title]
 # en = "Why did the estimate miss by 2.86x?"
 # zh = "估算为什么差了 2.86 倍？"

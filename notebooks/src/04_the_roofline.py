@@ -3,7 +3,6 @@
 # slug = "the_roofline"
 # needs = ["02", "03"]
 # rooms = ["plan.roofline", "memory.bandwidth", "memory.access"]
-# minutes = 60
 # [title]
 # en = "The roofline: why does the GPU wait?"
 # zh = "Roofline 模型：GPU 为什么在等？"

@@ -3,7 +3,6 @@
 # slug = "owned_and_borrowed"
 # needs = ["00", "02"]
 # rooms = ["memory.arena", "memory.ownership"]
-# minutes = 55
 # [title]
 # en = "When is this memory freed?"
 # zh = "这块内存什么时候释放？"

@@ -3,7 +3,6 @@
 # slug = "the_linear_cache"
 # needs = ["02", "05"]
 # rooms = ["cache.linear", "nano.kv_cache"]
-# minutes = 60
 # [title]
 # en = "What is the simplest cache?"
 # zh = "最简单的 KV 缓存是什么样的？"

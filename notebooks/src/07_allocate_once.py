@@ -3,7 +3,6 @@
 # slug = "allocate_once"
 # needs = ["05", "06"]
 # rooms = ["memory.allocator"]
-# minutes = 70
 # [title]
 # en = "What does malloc cost per token?"
 # zh = "每个 token 的 malloc 要花多少？"

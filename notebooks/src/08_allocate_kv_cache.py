@@ -3,7 +3,6 @@
 # slug = "allocate_kv_cache"
 # needs = ["02b", "07"]
 # rooms = ["cache.allocator", "cache.allocation", "plan.measured", "nano.kv_cache", "nano.llm"]
-# minutes = 60
 # [title]
 # en = "allocate_kv_cache: how many blocks fit?"
 # zh = "allocate_kv_cache：放得下多少块？"

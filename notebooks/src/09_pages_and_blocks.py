@@ -3,10 +3,9 @@
 # slug = "pages_and_blocks"
 # needs = ["02"]
 # rooms = ["blocks", "nano.block_manager", "nano.sequence"]
-# minutes = 90
 # [title]
-# en = "Who owns block 7?"
-# zh = "块 7 属于谁？"
+# en = "Which sequence owns block 7?"
+# zh = "块 7 属于哪条序列？"
 # [t4]
 # en = "Everything here is bookkeeping on the CPU: a T4 shows the same numbers, only the timings are the machine's own."
 # zh = "本课全是 CPU 上的记账，T4 上看到的数字相同，只有计时因机器而异。"

@@ -3,7 +3,6 @@
 # slug = "continuous_batching"
 # needs = ["02", "09"]
 # rooms = ["nano.scheduler", "nano.sequence", "nano.llm", "engine"]
-# minutes = 65
 # [title]
 # en = "How do 256 requests share one cache?"
 # zh = "256 个请求怎样共用一份缓存？"

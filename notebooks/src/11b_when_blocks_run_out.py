@@ -3,7 +3,6 @@
 # slug = "when_blocks_run_out"
 # needs = ["09", "11a"]
 # rooms = ["nano.scheduler", "engine"]
-# minutes = 45
 # [title]
 # en = "Which sequence gives up its blocks?"
 # zh = "块用完了，哪条序列让出来？"

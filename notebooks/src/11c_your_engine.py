@@ -3,7 +3,6 @@
 # slug = "your_engine"
 # needs = ["02", "06", "08", "09", "10", "11a", "11b"]
 # rooms = ["nano", "nano.runner", "course.your_engine"]
-# minutes = 30
 # [title]
 # en = "Does the engine that you wrote produce the right tokens?"
 # zh = "你写的引擎，输出的 token 对吗？"

@@ -3,7 +3,6 @@
 # slug = "beyond_one_gpu"
 # needs = ["02b", "03", "09", "11b"]
 # rooms = ["engine.ext.tensor_parallel", "cache.offload", "plan.preemption"]
-# minutes = 65
 # [title]
 # en = "What does each GPU keep?"
 # zh = "每块 GPU 各存什么？"

@@ -3,7 +3,6 @@
 # slug = "half_the_bytes"
 # needs = ["01", "02", "08", "09", "11a"]
 # rooms = ["cache.codec", "models.fidelity"]
-# minutes = 40
 # [title]
 # en = "What do fewer bytes cost?"
 # zh = "字节少了，代价是什么？"

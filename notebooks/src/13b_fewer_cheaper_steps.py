@@ -3,7 +3,6 @@
 # slug = "fewer_cheaper_steps"
 # needs = ["04", "08", "09", "11a"]
 # rooms = ["engine.ext.graphs", "engine.ext.drafts"]
-# minutes = 25
 # [title]
 # en = "How do steps get fewer and cheaper?"
 # zh = "怎样让步数更少、每步更省？"

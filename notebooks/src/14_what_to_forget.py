@@ -3,7 +3,6 @@
 # slug = "what_to_forget"
 # needs = ["01", "02", "09"]
 # rooms = ["eviction"]
-# minutes = 60
 # [title]
 # en = "Which tokens can go?"
 # zh = "哪些 token 可以不要？"

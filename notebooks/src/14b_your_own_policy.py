@@ -3,7 +3,6 @@
 # slug = "your_own_policy"
 # needs = ["14"]
 # rooms = ["eviction"]
-# minutes = 20
 # [title]
 # en = "Can you choose better?"
 # zh = "你能选得更好吗？"

@@ -3,7 +3,6 @@
 # slug = "eviction_on_mla"
 # needs = ["03", "04", "09", "14"]
 # rooms = ["eviction", "models"]
-# minutes = 60
 # [title]
 # en = "What changes with a latent?"
 # zh = "换成潜在向量，有什么不同？"

@@ -3,7 +3,6 @@
 # slug = "port_it_yourself"
 # needs = ["15"]
 # rooms = ["eviction"]
-# minutes = 20
 # [title]
 # en = "How do you port eviction to your own model?"
 # zh = "怎样把淘汰移植到自己的模型？"

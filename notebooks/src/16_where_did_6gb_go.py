@@ -3,7 +3,6 @@
 # slug = "where_did_6gb_go"
 # needs = ["03", "05", "07"]
 # rooms = ["memory.retention", "memory.allocator"]
-# minutes = 60
 # [title]
 # en = "Where did 6 GB go?"
 # zh = "那 6 GB 去哪儿了？"

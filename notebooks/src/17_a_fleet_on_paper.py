@@ -3,7 +3,6 @@
 # slug = "a_fleet_on_paper"
 # needs = ["04", "09", "11a", "12"]
 # rooms = ["simulate", "plan"]
-# minutes = 75
 # [title]
 # en = "How many GPUs does this traffic need?"
 # zh = "这些流量需要多少块 GPU？"

@@ -3,7 +3,6 @@
 # slug = "capstone"
 # needs = ["08", "09", "11b", "13", "13b", "14", "17"]
 # rooms = ["course.capstone"]
-# minutes = 120
 # [title]
 # en = "Can you serve this load within this budget?"
 # zh = "给定预算，你能承载这份负载吗？"

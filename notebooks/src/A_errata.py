@@ -3,7 +3,6 @@
 # slug = "errata"
 # needs = ["01", "02", "03"]
 # rooms = ["plan", "course.errata"]
-# minutes = 50
 # [title]
 # en = "Which numbers in the wild are wrong?"
 # zh = "流传的数字，哪些是错的？"

@@ -3,7 +3,6 @@
 # slug = "bug_museum"
 # needs = ["09", "11b"]
 # rooms = ["blocks", "plan", "engine.core.scheduler"]
-# minutes = 70
 # [title]
 # en = "Which property would have caught it?"
 # zh = "哪条性质能抓住它？"

@@ -3,7 +3,6 @@
 # slug = "faq"
 # needs = ["02"]
 # rooms = ["plan", "blocks"]
-# minutes = 25
 # [title]
 # en = "FAQ: short questions, each answered by one call"
 # zh = "常见问题：短问短答，一次调用一个答案"

@@ -3,7 +3,6 @@
 # slug = "other_engines"
 # needs = ["08"]
 # rooms = ["plan.other_engines", "plan.logs.vllm_pool"]
-# minutes = 30
 # [title]
 # en = "Nine tenths of what? The same words in other engines"
 # zh = "0.9 占的是什么？同样的词在别的引擎里"

@@ -3,7 +3,6 @@
 # slug = "cheat_sheet"
 # needs = ["02"]
 # rooms = ["plan", "blocks", "kernels", "memory"]
-# minutes = 20
 # [title]
 # en = "Which formula, and which call? A cheat-sheet"
 # zh = "哪个公式，哪次调用？公式速查"

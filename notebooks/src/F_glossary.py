@@ -1,7 +1,6 @@
 # %% [meta]
 # number = "F"
 # slug = "glossary"
-# minutes = 20
 # [title]
 # en = "What does this word mean? The glossary"
 # zh = "这个词是什么意思？术语表"
@@ -198,7 +197,7 @@
 # | **权重 / 激活 / 工作空间** | weights / activations / workspace | 模型的参数；前向计算途中产生的张量；各种库自己占用的空间。别处也写作：激活值。 | <nobr>字节</nobr> | `minikv.plan.MemoryBudget.parts` |
 
 # %% [markdown] key="words-09" lang="en"
-# ## [09 · Who owns block 7?](09_pages_and_blocks.ipynb)
+# ## [09 · Which sequence owns block 7?](09_pages_and_blocks.ipynb)
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
@@ -210,8 +209,8 @@
 # | **radix tree (RadixAttention)** | 基数树（RadixAttention） | SGLang's index of cached prefixes: a tree whose edges hold runs of tokens, where chained digests name whole blocks. | tokens | `minikv.blocks.BlockManager.match` |
 # | **reference count / free list** | 引用计数 / 空闲队列 | How many sequences hold a block; the queue of blocks that nobody holds. |  | `minikv.blocks.BlockPool.ref_count` |
 # | **slot / slot mapping** | 槽位 / 槽位映射（`slot_mapping`） | A slot is the place of one token in the pool; the slot mapping says which slot each new token gets. |  | `minikv.blocks.BlockManager.slot_mapping` |
-# %% [markdown] key="words-09" lang="zh" src="87939923"
-# ## [09 · 块 7 属于谁？](09_pages_and_blocks.ipynb)
+# %% [markdown] key="words-09" lang="zh" src="12048edf"
+# ## [09 · 块 7 属于哪条序列？](09_pages_and_blocks.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|

@@ -1,7 +1,6 @@
 # %% [meta]
 # number = "G"
 # slug = "index"
-# minutes = 15
 # [title]
 # en = "Where do I find it? The index"
 # zh = "在哪里能找到？索引"
@@ -185,7 +184,7 @@
 # | 我的 GPU 能放下多少个缓存块？这个数怎么算？ | `minikv.cache.allocate_kv_cache` |
 
 # %% [markdown] key="lesson-09" lang="en"
-# ## [09 · Who owns block 7?](09_pages_and_blocks.ipynb)
+# ## [09 · Which sequence owns block 7?](09_pages_and_blocks.ipynb)
 #
 # | question | the call |
 # |---|---|
@@ -193,8 +192,8 @@
 # | How does a prefix cache find a beginning again? | `minikv.blocks.BlockManager.match` |
 # | When is a shared block copied? | `minikv.blocks.BlockManager.fork` |
 # | Which block size should I choose? | `minikv.blocks.ManagerStats.fragmentation` |
-# %% [markdown] key="lesson-09" lang="zh" src="1d38828c"
-# ## [09 · 块 7 属于谁？](09_pages_and_blocks.ipynb)
+# %% [markdown] key="lesson-09" lang="zh" src="53a5e6d8"
+# ## [09 · 块 7 属于哪条序列？](09_pages_and_blocks.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|

@@ -1,5 +1,4 @@
 # %% [meta]
-# minutes = 26
 # [t4]
 # en = "Nothing here needs a GPU."
 # zh = "这里用不到 GPU。"

@@ -44,16 +44,23 @@ def test_the_built_sample_has_no_problem(built):
 # ---- sources
 
 
+def test_a_lesson_of_more_than_an_hour(built):
+    folder = built / "minikv/course/lessons/l01"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("A = Exercise(minutes=61)\n")
+    line_with(built, "01_second.py: takes 65 minutes, 5 more than a lesson may", "split it in two")
+
+
 def test_a_changed_en_cell_makes_its_zh_sibling_stale(built):
     edit(built, LESSON, "# How much?", "# How many bytes?")
     line_with(
-        built, "01_second.py [question zh, line 22]", "one changed without the other", "hash notebooks/src"
+        built, "01_second.py [question zh, line 21]", "one changed without the other", "hash notebooks/src"
     )
 
 
 def test_a_zh_cell_without_a_hash(built):
     edit(built, LESSON, ' src="37e706fa"', "")
-    line_with(built, "[question zh, line 22]", 'src is "" but the en text is "37e706fa"')
+    line_with(built, "[question zh, line 21]", 'src is "" but the en text is "37e706fa"')
 
 
 def test_a_link_to_a_file_that_is_not_there(built):
@@ -99,7 +106,7 @@ def test_prose_in_a_shared_cell(built):
 
 @pytest.mark.parametrize(
     ("old", "new", "place"),
-    [("到底占多少", "一个令牌占多少", "[question zh, line 22]"), ("要多少字节", "令牌多大", "[meta zh]")],
+    [("到底占多少", "一个令牌占多少", "[question zh, line 21]"), ("要多少字节", "令牌多大", "[meta zh]")],
 )
 def test_a_forbidden_word(built, old, new, place):
     edit(built, LESSON, old, new)

@@ -58,7 +58,7 @@ def test_header_says_where_the_reader_is(sample):
     seen, _, folded = text.partition("<details><summary>Before you start</summary>\n\n")
     title, links, place = seen.strip().split("\n\n")
     assert links.endswith(
-        "about 35 minutes, exercises included · [Exercises](../../exercises/en/01_second.ipynb)"
+        "about 5 minutes, exercises included · [Exercises](../../exercises/en/01_second.ipynb)"
     )
     assert place == "← [00 · A first lesson](00_first.ipynb) · **01**"
     assert title == "# 01 · How many bytes?"

@@ -12,7 +12,7 @@ SAMPLES = Path(__file__).with_name("samples")
 META = """# %% [meta]
 # number = "02"
 # slug = "x"
-# minutes = 5
+# rooms = []
 # title = {en = "T", zh = "题"}
 # t4 = {en = "A", zh = "同"}
 """
@@ -76,9 +76,9 @@ def test_a_mistake_is_named_with_its_line(tmp_path, text, line, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("# minutes = 5\n", "", "has no minutes"),
-        ("# minutes = 5\n", '# minutes = "5"\n', "minutes is not a whole number"),
-        ("# minutes = 5\n", "# minutes = 5\n# pages = 3\n", "has unknown pages"),
+        ('# slug = "x"\n', "", "has no slug"),
+        ('# slug = "x"\n', '# slug = "x"\n# pages = 3\n', "has unknown pages"),
+        ('# slug = "x"\n', '# slug = "x"\n# minutes = 5\n', "has unknown minutes"),
         (', zh = "题"', "", "[title] lacks a language"),
         ('slug = "x"', 'slug = "y"', "says 02_y"),
         ('slug = "x"', "slug = x", "is not TOML"),

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     counting.add_argument("names", nargs="*", help="lessons; all where none is named")
     hashing = commands.add_parser("hash", help="show the zh cells whose en sibling changed")
     hashing.add_argument("file", type=Path)
-    hashing.add_argument("--write", action="store_true", help="accept them: somebody compared the two")
+    hashing.add_argument("--write", action="store_true", help="accept them, once you have compared the two")
     options = parser.parse_args(arguments)
     command = {"build": _build, "check": _check, "count": _count, "hash": _hash}[options.command]
     try:

@@ -8,6 +8,7 @@ from tools.notebooks.codecells import magic_problem, same_code, with_solution
 from tools.notebooks.compose import REPOSITORY_LINK
 from tools.notebooks.course import Course, Target
 from tools.notebooks.glossary import Ban, forbidden_words
+from tools.notebooks.minutes import MOST, lesson_minutes
 from tools.notebooks.prose import broken_bold, reads_as_prose, text_hash
 from tools.notebooks.source import Cell, Source
 from tools.project import read_project
@@ -45,6 +46,10 @@ def _meta_problems(course: Course, target: Target, bans: list[Ban]) -> Iterator[
         if course.by_number(number) is None:
             what = f'needs "{number}", which is no lesson'
             yield Problem(target.source_path, "meta", what, "Name a lesson that exists")
+    minutes = lesson_minutes(course, meta)
+    if minutes > MOST:
+        what = f"takes {minutes} minutes, {minutes - MOST} more than a lesson may"
+        yield Problem(target.source_path, "", what, "Shorten it, or split it in two")
     for lang in LANGUAGES:
         texts = [(table.get(lang, ""), table.get("en", "")) for table in (meta.title, meta.t4, meta.paper)]
         for text, english in texts:

@@ -10,6 +10,7 @@ from nbformat import NotebookNode
 
 from tools.notebooks.codecells import SolutionError, with_solution, without_solution
 from tools.notebooks.course import Course, Target
+from tools.notebooks.minutes import lesson_minutes
 from tools.notebooks.prose import join_chinese_lines
 from tools.notebooks.source import MEASURED_TAGS, RESERVED_PREFIX, Cell, Meta, Source, SourceError
 from tools.notebooks.stamps import source_stamp
@@ -92,7 +93,7 @@ def header(course: Course, target: Target, meta: Meta) -> str:
     rows = []
     if target.kind == "lesson":
         minutes = words["minutes_in_all" if target.stem in course.with_exercises else "minutes"]
-        first.append(minutes.format(minutes=meta.minutes))
+        first.append(minutes.format(minutes=lesson_minutes(course, meta)))
         needed = [_lesson_link(course, target, number) for number in meta.needs]
         rows.append((words["needs"], words["comma"].join(needed) or words["nothing"]))
     first += [f"[{words[kind]}]({_link(target, other)})" for kind, other in _companions(course, target)]
@@ -136,7 +137,7 @@ def footer(course: Course, target: Target) -> str:
 
 
 def for_repository(text: str) -> str:
-    """``text`` with its repo: links as whoever reads the notebook alone can open them."""
+    """``text`` with its repo: links as a reader of the notebook alone can open them."""
     return REPOSITORY_LINK.sub(lambda link: read_project().file(link[1]), text)
 
 

@@ -50,7 +50,7 @@ class Course:
         return (row[place - 1] if place else None, row[place + 1] if place + 1 < len(row) else None)
 
     def meta(self, target: Target, source: Source) -> Meta:
-        """The lesson's meta; its solutions file may say other minutes, t4, rooms or paper."""
+        """The lesson's meta; its solutions file may say other t4, rooms or paper."""
         lesson = next(m for m in self.lessons if m.stem == target.stem)
         return lesson if target.kind == "lesson" else with_overrides(lesson, source.meta_table)
 

@@ -13,7 +13,7 @@ RESERVED_PREFIX = "minikv-"  # ids of the cells that the build adds
 _HEADER = re.compile(r"# %%(?: \[(?P<kind>\w+)\])?(?P<attributes>(?: \w+=\"[^\"]*\")*)\s*$")
 _ATTRIBUTE = re.compile(r"(\w+)=\"([^\"]*)\"")
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what nbformat allows as a cell id
-_KNOWN_META = {"number", "slug", "needs", "rooms", "minutes", "title", "t4", "paper"}
+_KNOWN_META = {"number", "slug", "needs", "rooms", "title", "t4", "paper"}
 
 
 class SourceError(Exception):
@@ -44,7 +44,6 @@ class Meta:
 
     number: str
     slug: str
-    minutes: int
     title: dict[str, str]
     t4: dict[str, str]
     needs: tuple[str, ...] = ()
@@ -100,8 +99,8 @@ def read_meta(path: Path) -> Meta:
 
 
 def with_overrides(meta: Meta, table: dict) -> Meta:
-    """The lesson's meta with what its solutions file says instead (minutes, t4, paper, rooms)."""
-    changes = {name: table[name] for name in ("minutes", "t4", "paper", "rooms") if name in table}
+    """The lesson's meta with what its solutions file says instead (t4, paper, rooms)."""
+    changes = {name: table[name] for name in ("t4", "paper", "rooms") if name in table}
     return replace(meta, **changes)
 
 
@@ -193,17 +192,15 @@ def _meta(path: Path, line: int, table: dict) -> Meta:
     require(
         not unknown, f"has unknown {', '.join(sorted(unknown))}", f"Known: {', '.join(sorted(_KNOWN_META))}"
     )
-    for name in ("number", "slug", "minutes", "title", "t4"):
+    for name in ("number", "slug", "title", "t4"):
         require(name in table, f"has no {name}", "See docs/lessons.md")
     for name in ("title", "t4", "paper"):
         value = table.get(name, dict.fromkeys(LANGUAGES, "-"))
         both = isinstance(value, dict) and all(str(value.get(lang, "")).strip() for lang in LANGUAGES)
         require(both, f"[{name}] lacks a language", f"Write it in {' and '.join(LANGUAGES)}")
-    require(isinstance(table["minutes"], int), "minutes is not a whole number", "Measure it, then round")
     meta = Meta(
         number=table["number"],
         slug=table["slug"],
-        minutes=table["minutes"],
         title=table["title"],
         t4=table["t4"],
         needs=tuple(table.get("needs", ())),

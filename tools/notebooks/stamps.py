@@ -18,6 +18,8 @@ _NOT_MAKERS = {
     "glossary",
     "hashes",
     "nbval_rules",
+    "structure",
+    "tics",
 }
 _RUNNERS = ("execute.py", "photos.py")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from minikv.i18n import LANGUAGES
 from minikv.look import PLOT_STYLE
+from tools.notebooks.minutes import lesson_minutes
 from tools.notebooks.texts import TEXTS
 from tools.project import read_project
 from tools.site import api, calculator, model, motion, playground, pyodide, widgets
@@ -101,7 +102,11 @@ class Site:
         title = TEXTS[page.lang][f"{page.kind}_title"].format(
             number=lesson.number, title=lesson.title[page.lang]
         )
-        sentences = [said["minutes"].format(minutes=lesson.minutes)] if page.kind == "lesson" else []
+        sentences = (
+            [said["minutes"].format(minutes=lesson_minutes(self.plan.course, lesson))]
+            if page.kind == "lesson"
+            else []
+        )
         lead = ("" if page.lang == "zh" else " ").join([*sentences, said["run_lesson"]])
         modules = ("widgets.js",) if '<figure class="photo widget"' in html else ()
         return Text(title, html, prose.headings, actions, lead, modules=modules)
@@ -154,6 +159,7 @@ class Site:
             picture=link(project.file(picture)),
             scene=motion.paging_scene(page.lang),
             parts=self.plan.parts(page.lang),
+            routes=self.plan.routes(page.lang),
             documents=[
                 (self._title(each), each.path, each.written_in)
                 for each in self.plan.pages

@@ -12,6 +12,7 @@ from pathlib import Path
 from minikv.course.lesson_parts import lesson_parts, part_title
 from minikv.i18n import LANGUAGES
 from tools.notebooks.course import KINDS, Course, Target, open_course
+from tools.notebooks.minutes import ROUTES, lesson_minutes, route_minutes
 from tools.notebooks.source import Meta
 
 # Markdown of the repository: its name on the site -> its file; "zh" may be missing.
@@ -119,6 +120,15 @@ class Plan:
         ]
         return [part for part in parts if part.lessons]
 
+    def routes(self, lang: str) -> list[tuple[str, list[Entry], int]]:
+        """(key, lessons, minutes) of each route whose lessons all have a page in ``lang``."""
+        entries = {entry.number: entry for part in self.parts(lang) for entry in part.lessons}
+        return [
+            (key, [entries[number] for number in numbers], route_minutes(self.course, key))
+            for key, numbers in ROUTES.items()
+            if entries.keys() >= set(numbers)
+        ]
+
     def way_on(self, page: Page) -> list[tuple[str, Entry]]:
         """("prev", ...) and ("next", ...): the notebooks of the same kind before and after this one."""
         if page.kind not in KINDS:
@@ -134,7 +144,8 @@ class Plan:
         page = self.page_of(Target(kind, lang, lesson.stem).path.as_posix(), lang)
         if page is None:
             return None
-        return Entry(lesson.number, lesson.stem, lesson.title[lang], lesson.minutes, page.path)
+        minutes = lesson_minutes(self.course, lesson)
+        return Entry(lesson.number, lesson.stem, lesson.title[lang], minutes, page.path)
 
     def _in(self, lang: str) -> Iterable[Page]:
         yield Page("home", lang, f"{lang}/index.html")

@@ -10,6 +10,7 @@ import minikv.blocks
 import minikv.plan
 from minikv.course.lesson_parts import FIRST
 from minikv.i18n import LANGUAGES
+from tools.notebooks.minutes import ROUTES
 from tools.project import ROOT, read_project
 from tools.site.api import public_names
 from tools.site.build import Site, whole_plan
@@ -92,6 +93,16 @@ def test_the_home_page_has_what_a_block_manager_did_in_the_words_of_its_language
     assert [state["writes"] for state in states["en"]] == [state["writes"] for state in states["zh"]]
     assert any(state["found"] for state in states["en"])
     assert any(state["copies"] for state in states["en"])
+
+
+def test_the_home_page_offers_each_route_with_its_words_and_the_sum_of_its_minutes():
+    plan = whole_plan(ROOT)
+    for lang in LANGUAGES:
+        routes = plan.routes(lang)
+        assert [key for key, _, _ in routes] == list(ROUTES)
+        for key, lessons, minutes in routes:
+            assert minutes == sum(entry.minutes for entry in lessons)
+            assert words(lang)[f"route_{key}"]
 
 
 def test_the_index_of_the_search_finds_a_phrase_in_each_language(folder):

@@ -1,7 +1,6 @@
 # %% [meta]
 # number = "00"
 # slug = "first"
-# minutes = 5
 # [title]
 # en = "A first lesson"
 # zh = "第一课"

@@ -3,7 +3,6 @@
 # slug = "second"
 # needs = ["00"]
 # rooms = ["plan.spec.cache_spec"]
-# minutes = 35
 # [title]
 # en = "How many bytes?"
 # zh = "要多少字节？"
