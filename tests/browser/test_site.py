@@ -189,7 +189,9 @@ def test_the_playground_runs_the_reader_s_own_requests_by_keyboard_on_a_phone(
     assert set(rows.evaluate_all("rows => rows.map((row) => row.dataset.state)")) == {"later"}
     slider.press("ArrowRight")
     assert rows.first.get_attribute("data-state") == "prefill"
-    assert page.locator(".drawing .minikv-motion > svg:last-of-type").bounding_box()["width"] >= 640
+    pool = page.locator(".drawing svg [data-block]").last.bounding_box()
+    assert pool["x"] >= 0, "drawn for a phone: tables above, blocks below"
+    assert pool["x"] + pool["width"] <= PHONE["width"]
     assert page.evaluate(_SIDEWAYS) == 0
     # One more request, typed, which the engine then has to serve.
     page.locator("#playground [name=add]").focus()

@@ -64,6 +64,8 @@ def offered(number: str, cells: Sequence[Mapping[str, Any]], lang: str, key: str
     name = next(name for name, cls in widget_classes().items() if isinstance(widget, cls))
     ours = [each for each, trait in widget.traits(sync=True).items() if _is_ours(each, trait)]
     live = {"widget": name, "lang": lang, "start": widget.state} if name in LIVE else None
+    if isinstance(widget, PagingMotion):
+        widget.step = len(widget.states) // 2  # of an empty pool nothing can be seen
     return Offered(name, {each: getattr(widget, each) for each in ours}, live)
 
 

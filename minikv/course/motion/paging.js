@@ -1,5 +1,6 @@
-// Paging: logical blocks on the left, each sequence's block table in the middle, physical blocks on the right. K and V
-// of a token fly to their slot, and the arrow of a table's entry goes to another block when the entry does.
+// Paging: logical blocks on the left, each sequence's block table in the middle, physical blocks on the right, or on a
+// phone below them. K and V of a token fly to their slot, and the arrow of a table's entry goes to another block when the
+// entry does.
 //
 //   form    and { block_size, num_blocks, logical, table, physical }
 //   states  [{ status, sequences: [[name, look, length, table, ids]], blocks: [[kind, look, ids, said]],
@@ -10,11 +11,13 @@
 // blocks each is one cell, and the last entry of a sequence alone has an arrow.
 
 const HEAD_Y = 14, PAGE_TOP = 28, MOST_LINES = 14, LINE = 30, BOX = 23;
-const LOGICAL_X = 44, TABLE_X = 322, TABLE_WIDTH = 40, PHYSICAL_X = 560, SLOTS_WIDTH = 176;
+const LOGICAL_X = 44, TABLE_WIDTH = 40, SLOTS_WIDTH = 176;
+const WIDE = { width: PAGE_WIDTH, table: 322, physical: 560 }, NARROW = { width: 480, table: 300, physical: LOGICAL_X, arrows: 330 };
 const CELLS_LEFT = 40, CELLS_RIGHT = 430, GRID_X = 500, GRID_WIDTH = 456, GRID_HEIGHT = 440;
 
 // Where everything stands in all states, so that nothing but a change moves: { slot, home, entry, target, lines, ... }
-function detailedPage(form, names, depth) {
+function detailedPage(form, names, depth, narrow) {
+  const { width, table: tableX, physical: poolX, arrows: arrowsX } = narrow ? NARROW : WIDE;
   const wide = Math.min(44, SLOTS_WIDTH / form.block_size), first = new Map();
   let line = 0;
   for (const name of names) {
@@ -23,15 +26,18 @@ function detailedPage(form, names, depth) {
   }
   const y = (row, gaps) => PAGE_TOP + row * LINE + gaps * 6;
   const rowY = (name, row) => y(first.get(name) + row, names.indexOf(name));
+  const poolTop = narrow ? y(line, names.length) + 12 : 0; // how much lower than the logical blocks
   return {
+    width, tableX, heads: [[LOGICAL_X, HEAD_Y, form.logical], [tableX, HEAD_Y, form.table], [poolX, HEAD_Y + poolTop, form.physical]],
     wide, tall: BOX, perBlock: form.block_size, arrows: (table) => table.map((_, entry) => entry),
     logical: (name, position) => [LOGICAL_X + (position % form.block_size) * wide, rowY(name, Math.floor(position / form.block_size))],
     name: (name) => [2, rowY(name, 0)],
-    entry: (name, entry) => [TABLE_X, rowY(name, entry)],
-    start: (name, entry) => [TABLE_X + TABLE_WIDTH + 3, rowY(name, entry) + BOX / 2],
-    physical: (slot) => [PHYSICAL_X + (slot % form.block_size) * wide, y(Math.floor(slot / form.block_size), 0)],
-    target: (block) => [PHYSICAL_X - 28, y(block, 0) + BOX / 2],
-    height: Math.max(y(line, names.length), y(form.num_blocks, 0)) + 2,
+    entry: (name, entry) => [tableX, rowY(name, entry)],
+    start: (name, entry) => [tableX + TABLE_WIDTH + 3, rowY(name, entry) + BOX / 2],
+    physical: (slot) => [poolX + (slot % form.block_size) * wide, y(Math.floor(slot / form.block_size), 0) + poolTop],
+    target: (block) => [narrow ? arrowsX : poolX - 28, y(block, 0) + poolTop + BOX / 2],
+    arrow: narrow ? arrowAround : arrowPath,
+    height: Math.max(y(line, names.length), y(form.num_blocks, 0) + poolTop) + 2,
   };
 }
 
@@ -42,6 +48,7 @@ function crowdedPage(form, names, depth) {
   const rowY = (name) => PAGE_TOP + names.indexOf(name) * line;
   const cell = (block) => [GRID_X + (block % columns) * pitch, PAGE_TOP + Math.floor(block / columns) * pitch];
   return {
+    width: PAGE_WIDTH, heads: [[CELLS_LEFT, HEAD_Y, form.logical], [GRID_X, HEAD_Y, form.physical]], arrow: arrowPath,
     line, wide: pitch - 1.5, tall: pitch - 1.5, logicalWide: wide - 1, logicalTall: line - 1.5, perBlock: 1,
     arrows: (table) => (table.length ? [table.length - 1] : []),
     logical: (name, position) => [CELLS_LEFT + Math.floor(position / form.block_size) * wide, rowY(name)],
@@ -58,6 +65,13 @@ function arrowPath([x, y], [toX, toY]) {
   const line = `M${x.toFixed(1)} ${y.toFixed(1)}C${(x + bend).toFixed(1)} ${y.toFixed(1)} ${(toX - bend).toFixed(1)} ${toY.toFixed(1)} `
     + `${toX.toFixed(1)} ${toY.toFixed(1)}`;
   return Math.hypot(toX - x, toY - y) < 8 ? line : `${line}m-6 -4l6 4 -6 4`;
+}
+
+// To the right of a block that lies below the table: around the words beside it.
+function arrowAround([x, y], [toX, toY]) {
+  const far = Math.max(x, toX) + 66;
+  const line = `M${x.toFixed(1)} ${y.toFixed(1)}C${far} ${y.toFixed(1)} ${far} ${toY.toFixed(1)} ${toX.toFixed(1)} ${toY.toFixed(1)}`;
+  return Math.hypot(toX - x, toY - y) < 8 ? line : `${line}m6 -4l-6 4 6 4`;
 }
 
 // A box with words in it. Only what changes is written to the page: with a thousand blocks that is what a frame costs.
@@ -83,7 +97,7 @@ function pageBox(x, y, wide, tall, small) {
   return { group, draw };
 }
 
-function pagingScene(form, states, paint) {
+function pagingScene(form, states, paint, narrow) {
   const depth = new Map(), looks = new Map();
   for (const { sequences } of states) for (const [name, look, , table] of sequences) {
     depth.set(name, Math.max(depth.get(name) ?? 0, table.length));
@@ -91,16 +105,15 @@ function pagingScene(form, states, paint) {
   }
   const names = [...depth.keys()], lines = [...depth.values()].reduce((sum, count) => sum + count, 0);
   const size = form.block_size, crowded = lines > MOST_LINES || form.num_blocks > MOST_LINES;
-  const page = (crowded ? crowdedPage : detailedPage)(form, names, depth);
+  const page = crowded ? crowdedPage(form, names, depth) : detailedPage(form, names, depth, narrow);
   const fill = crowded ? (look) => lookOf(look).fill : paint.fill;
   const fits = (said) => String(said).length * 7 <= page.wide - 6;
 
-  const svg = svgElement("svg", { viewBox: `0 0 ${PAGE_WIDTH} ${page.height}`, class: crowded ? "minikv-crowded" : "" });
+  const kind = crowded ? "minikv-crowded" : narrow ? "minikv-narrow" : "";
+  const svg = svgElement("svg", { viewBox: `0 0 ${page.width} ${page.height}`, class: kind });
   svg.append(paint.defs);
   const still = svgElement("g"), arrows = svgElement("g"), flying = svgElement("g", { class: "minikv-flying" });
-  const heads = crowded ? [[CELLS_LEFT, form.logical], [GRID_X, form.physical]]
-    : [[LOGICAL_X, form.logical], [TABLE_X, form.table], [PHYSICAL_X, form.physical]];
-  for (const [x, words] of heads) svg.append(svgElement("text", { x, y: HEAD_Y, class: "minikv-panel" }, words));
+  for (const [x, y, words] of page.heads) svg.append(svgElement("text", { x, y, class: "minikv-panel" }, words));
   svg.append(still, arrows, flying);
 
   // Logical blocks and table entries, a row for each that there ever is.
@@ -126,8 +139,8 @@ function pagingScene(form, states, paint) {
         const [left, top] = page.entry(name, entry);
         table = pageBox(left, top, TABLE_WIDTH, BOX, false);
         const from = LOGICAL_X + size * page.wide + 6;
-        group.append(table.group, svgElement("path", { d: arrowPath([from, top + BOX / 2], [TABLE_X - 22, top + BOX / 2]), class: "minikv-lead" }),
-          svgElement("text", { x: TABLE_X - 4, y: top + 16, "text-anchor": "end", class: "minikv-small" }, String(entry)));
+        group.append(table.group, svgElement("path", { d: arrowPath([from, top + BOX / 2], [page.tableX - 22, top + BOX / 2]), class: "minikv-lead" }),
+          svgElement("text", { x: page.tableX - 4, y: top + 16, "text-anchor": "end", class: "minikv-small" }, String(entry)));
       }
       still.append(group);
       return { group, boxes, table, shown: null };
@@ -155,7 +168,7 @@ function pagingScene(form, states, paint) {
       paths.set(key, path);
       arrows.append(path);
     }
-    const d = end ? arrowPath(start, end) : "";
+    const d = end ? page.arrow(start, end) : "";
     if (path.getAttribute("d") !== d) path.setAttribute("d", d);
   };
   // Where the arrows of a state begin and end.

@@ -3,7 +3,7 @@
 //
 //   form     { lang, name, title, size, back, play, pause, forward, step, step_value, speed, speeds: [[states a second, words]] }
 //   states   [{ status, ... }]                    in the order in which they were; the sentences are Python's
-//   makeScene(form, states, paint) = { svg, settle(place), change(place) }
+//   makeScene(form, states, paint, narrow) = { svg, settle(place), change(place) }    narrow: drawn for a phone
 //            settle draws the state at `place` with nothing moving; change prepares what leads there from the one before,
 //            and gives move(share), 0 to 1
 //   mounted  { show(place), seek(at), stop() }    seek(2.4): 0.4 of the way from state 2 to state 3, for a camera
@@ -11,7 +11,8 @@
 // Motion shows a change of state, 150 to 400 ms long, and nothing else moves. A reader who asks for less of it
 // (prefers-reduced-motion) sees the end of each change at once: what stands in a state stands there too.
 
-const PAGE_WIDTH = 960; // of every scene
+const PAGE_WIDTH = 960; // of every scene, but for one that is made for a page less than NARROWEST px wide
+const NARROWEST = 600;
 const CHANGE_MS = 350, SHORTEST_MS = 150, SHARE_OF_A_STATE = 0.8;
 
 // Slow at both ends, so that an eye finds what begins to move.
@@ -47,7 +48,7 @@ function motionControls(form, last) {
 
 function mountMotion(element, { form, states }, makeScene, { place = 0, onPlace = () => {} } = {}) {
   const last = states.length - 1, paint = paintBox();
-  const scene = makeScene(form, states, paint);
+  const scene = makeScene(form, states, paint, element.clientWidth > 0 && element.clientWidth < NARROWEST);
   const { bar, back, play, forward, slider, speed, fill } = motionControls(form, last);
   // Built once and then changed: a live region that is replaced is not read out.
   const status = htmlElement("p", { role: "status", "aria-live": "polite" });
