@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.sharded import local
@@ -209,19 +211,22 @@ def memory_report(llm: "LLM") -> MemoryReport:
     """Measure the device of ``llm``, which is open, now."""
     cache = llm.cache
     capacity = 0 if isinstance(cache, StatePages) else _arena_of(cache).capacity
-    parameters = [local(each) for each in llm.model.parameters() if each.device == cache.device]
+    found = [local(each) for each in llm.model.parameters() if each.device == cache.device]
+    parameters = [each for each in found if each.layout is not torch._mkldnn]
+    # A packed weight of a CPU (minikv.models.cpu_modules) has no address. It is in memory, and no view shares it.
+    packed = sum(each.nbytes for each in found if each.layout is torch._mkldnn)
     buffers = [each for each in llm.model.buffers() if each.device == cache.device]
     weights = extents(parameters)
-    weight_bytes = extent_bytes(weights)
-    present = resident_bytes(weights) if cache.device.type == "cpu" else weight_bytes
+    plain = extent_bytes(weights)
+    present = resident_bytes(weights) if cache.device.type == "cpu" else plain
     allocation, graphs, eviction = llm.allocation, llm.graphs, llm.eviction
     peak = None if allocation is None else allocation.peak
     return MemoryReport(
         model=llm.cache.spec.name,
         stats=MemoryStats.read(cache.device),
-        weight_bytes=weight_bytes,
-        absent_bytes=None if present is None else weight_bytes - present,
-        buffer_bytes=extent_bytes(extents(parameters + buffers)) - weight_bytes,
+        weight_bytes=plain + packed,
+        absent_bytes=None if present is None else plain - present,
+        buffer_bytes=extent_bytes(extents(parameters + buffers)) - plain,
         kv_bytes=cache.nbytes,
         padding_bytes=capacity - cache.nbytes,
         activation_bytes=None if peak is None else peak.extra,

@@ -54,6 +54,16 @@ def test_the_parts_are_those_of_model_and_cache_and_add_up(tied, options):
         assert parts["weights"] == weights - (report.absent_bytes or 0)
 
 
+def test_weights_that_a_cpu_packs_count_as_they_did_before():
+    model = small(hidden_size=384, intermediate_size=512)
+    weights = storages(model.parameters())
+    with LLM(model, num_blocks=4) as llm:
+        assert any(each.layout is torch._mkldnn for each in model.parameters())
+        report = llm.memory_report()
+        assert report.weight_bytes == weights
+        assert sum(report.parts().values()) == report.total
+
+
 def test_tied_weights_count_once():
     tied, apart = (small(tie_word_embeddings=value) for value in (True, False))
     with LLM(tied, num_blocks=4) as one, LLM(apart, num_blocks=4) as two:
