@@ -20,18 +20,18 @@
 # **How many bytes does one token take in the KV cache?**
 #
 # The PagedAttention paper has a formula, `2 * hidden_size * layers * bytes`.
-# For Qwen2.5-7B with weights in int8, a user once filled it in as 2 × 3,584 × 28 × 8. That makes 1,605,632 bytes a token, or 4.59 GiB for a request of 3,072 tokens.
+# For Qwen2.5-7B with weights in int8, a user once filled it in as 2 × 3,584 × 28 × 8 (3,584 is its `hidden_size`, 28 its layers, and 8 is for int8). That makes 1,605,632 bytes a token, or 4.59 GiB for a request of 3,072 tokens.
 # On a real GPU a request took a small part of that.
 #
-# Here is the budget of one GPU. The bar is its memory; turn a knob and read the sentence below.
-# %% [markdown] key="question" lang="zh" src="c99d2888"
+# Here is the budget of one GPU. The bar is its memory. Move a slider or choose another model, and read the sentence below.
+# %% [markdown] key="question" lang="zh" src="de2f67be"
 # ## 问题
 #
 # 你想知道自己的 GPU 能同时放下多少个请求。
 # **一个 token 在 KV 缓存里占多少字节？**
 #
 # PagedAttention 论文给出的公式是 `2 * hidden_size * layers * 字节数`。
-# 对权重为 int8 的 Qwen2.5-7B，有用户代入 2 × 3,584 × 28 × 8，得到每个 token 1,605,632 字节，3,072 个 token 就是 4.59 GiB。
+# 对权重为 int8 的 Qwen2.5-7B，有用户代入 2 × 3,584 × 28 × 8（3,584 是 `hidden_size`，28 是层数，8 来自 int8），得到每个 token 1,605,632 字节，3,072 个 token 就是 4.59 GiB。
 # 可在真实的 GPU 上，一个请求只用了一小部分。
 #
 # 下面是一块 GPU 的预算，横条就是显存。换一个选项，看横条下面那句话怎么变。
@@ -68,10 +68,10 @@ show(widget, text=widget.text())
 # %% [markdown] key="widget" lang="en"
 # ## Try it: fill a GPU
 #
-# The memory of each card is what torch sees of it, as one public log printed it, with two decimals of a GiB. Yours may differ a little.
-# An engine may use the share that *utilization* says: with 0.9, 125.82 of the 139.80 GiB of an H200.
+# For each card we take the memory that torch reported in a public log, for example 139.80 GiB for an H200. Yours may differ a little.
+# An engine may use the share that *utilization* says: with 0.9, that is 125.82 of those 139.80 GiB.
 # Weights, activations, workspace and CUDA context come out of that share, and the rest is the pool of the cache. [Lesson 08](08_allocate_kv_cache.ipynb) explains the first four.
-# %% [markdown] key="widget" lang="zh" src="f5910705"
+# %% [markdown] key="widget" lang="zh" src="5c366ec5"
 # ## 动手试：装满一块 GPU
 #
 # 每种显卡的显存取 torch 可见的数值，来自一份公开日志，印到小数点后两位（GiB）；你的机器上可能略有不同。
@@ -80,16 +80,16 @@ show(widget, text=widget.text())
 
 # %% [markdown] key="widget_tour" lang="en"
 # 1. **Fill the H200.** Move *Batch* to the right, with 4,096 tokens each. The cache grows into the pool, and the sentence changes when it no longer fits.
-#    The largest batch that fits is the number beside "Sequences".
+#    The largest batch that fits stands beside "Sequences of 4,096 tokens that fit".
 # 2. **Change the KV cache dtype to fp8.** The weights stay as they are, and the number of sequences doubles.
 # 3. **Choose Llama-3.1-70B.** With tp 1 (one GPU) it's refused before the first token, because the weights alone (131.42 GiB) are larger than the share. Now set tp to 2, so that two GPUs share weights and heads.
 # 4. **Choose Llama-2-7B and a context above 4,096.** There is plenty of memory, but it's refused all the same, because the model has no more positions.
 #
 # *Reset* brings you back to the start. The cell below computes the results of all four steps, the third one for tp 1 and for tp 2, so you can check what you read.
 # The widget takes your own model too: `BudgetWidget(model="mine", configs={"mine": config})`, where `config` is anything that `from_config` takes.
-# %% [markdown] key="widget_tour" lang="zh" src="1642adfa"
+# %% [markdown] key="widget_tour" lang="zh" src="04c0cfcd"
 # 1. **把 H200 填满。** 每条序列 4,096 个 token，把“batch 大小”往右拖。缓存会逐渐占满块池，放不下时，那句话就变了。
-#    最多能放多少条，看“可容纳……的序列数”。
+#    最多能放多少条，看“可容纳 4,096 个 token 的序列数”。
 # 2. **把 KV 缓存数据类型改成 fp8。** 权重不变，序列数翻倍。
 # 3. **选 Llama-3.1-70B。** tp 为 1（一块 GPU）时，第一个 token 还没来就被拒绝，因为光是权重（131.42 GiB）就超过了可用的份额。再把 tp 设为 2，让两块 GPU 分担权重和头。
 # 4. **选 Llama-2-7B，上下文设到 4,096 以上。** 显存绰绰有余，仍然被拒绝，因为模型没有更多的位置。
@@ -102,16 +102,17 @@ from minikv.course import Table
 from minikv.errors import MiniKVError
 from minikv.plan import plan_memory
 
-stops = [dict(config="Llama-3.1-8B"), dict(config="Llama-3.1-8B", kv_dtype="fp8")]
-stops += [dict(config="Llama-3.1-70B", tp=tp) for tp in (1, 2)]
-stops += [dict(config="Llama-2-7B", context=8192)]
+stops = {"Llama-3.1-8B": {}, "Llama-3.1-8B, fp8": {"kv_dtype": "fp8"}}
+stops |= {f"Llama-3.1-70B, tp {tp}": {"tp": tp} for tp in (1, 2)}
+stops["Llama-2-7B, context 8,192"] = {"context": 8192}
 rows = []
-for stop in stops:
+for stop, options in stops.items():
     try:
-        rows.append([str(stop), str(plan_memory(gpu="H200", **stop).max_batch(4096))])
+        plan = plan_memory(stop.split(",")[0], gpu="H200", **options)
+        rows.append([stop, str(plan.max_batch(4096))])
     except MiniKVError as error:
-        rows.append([str(stop), t(error)])
-Table(["plan_memory(gpu='H200', ...)", "max_batch(4096)"], rows)
+        rows.append([stop, t(error)])
+Table(["H200", "max_batch(4096)"], rows)
 
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
@@ -209,10 +210,10 @@ Table(["手算，B", "bytes_for(1)"], [[by_hand, spec.bytes_for(1)]])
 
 # %% [markdown] key="explain_spec" lang="en"
 # `from_config` takes a name of the catalogue, a `config.json`, a model folder, a dict or a Hugging Face config object.
-# `shown` lists the layers that it found; `keeps all` means that no window drops a token. If you also want each field that it read from the config, call `print(spec.explain("en"))`.
-# %% [markdown] key="explain_spec" lang="zh" src="2d384ba6"
+# `shown` lists the layers that it found. `keeps all` means that a layer keeps every token (layers with a window don't, as [lesson 02b](02b_layers_that_differ.ipynb) shows). If you also want each field that it read from the config, call `print(spec.explain("en"))`.
+# %% [markdown] key="explain_spec" lang="zh" src="3a81b987"
 # `from_config` 可以接收目录里的模型名、`config.json`、模型文件夹、dict，也可以接收 Hugging Face 的配置对象。
-# 想知道数字从哪里来，可以用 `shown` 列出它识别出的各层；如果还想看它读了配置里的哪些字段，就运行 `print(spec.explain("zh"))`。
+# 想知道数字从哪里来，可以用 `shown` 列出它识别出的各层，其中“全部保留”表示这一层保留所有 token（滑动窗口层不是这样，见[第 02b 课](02b_layers_that_differ.ipynb)）；如果还想看它读了配置里的哪些字段，就运行 `print(spec.explain("zh"))`。
 
 # %% key="explain_spec_code" lang="en"
 spec.shown("en")
@@ -224,13 +225,13 @@ spec.shown("zh")
 # ### A token, a block, a sequence
 #
 # Engines hand out memory in blocks, usually of 16 tokens, and one block spans all layers, K and V.
-# A sequence of $n$ tokens costs $n$ times one token, as long as no layer has a window.
+# A sequence of $n$ tokens costs $n$ times one token, as long as every layer keeps all of its tokens.
 # For example, 4,096 tokens of Llama-3.1-8B take 4,096 × 131,072 B = 512 MiB.
-# %% [markdown] key="token_block_sequence" lang="zh" src="145ec46f"
+# %% [markdown] key="token_block_sequence" lang="zh" src="893ff38b"
 # ### 一个 token、一个块、一条序列
 #
 # 推理引擎按块（block）分配显存，通常 16 个 token 一块，一块包含所有层的 K 和 V。
-# 只要没有窗口层，$n$ 个 token 的序列就占单个 token 的 $n$ 倍。
+# 只要每一层都保留全部 token，$n$ 个 token 的序列就占单个 token 的 $n$ 倍。
 # 例如 Llama-3.1-8B 的 4,096 个 token，占 4,096 × 131,072 B = 512 MiB。
 
 # %% key="token_block_sequence_code" lang="en"
@@ -272,7 +273,7 @@ for n in (1, 3072):
     true = qwen.bytes_for(n)
     rows.append([n, exact_bytes(n * asked), exact_bytes(true), n * asked / true])
 request = f"3,072: {true / 1e9:.3f} GB = {gib(true):.3f} GiB"
-head = ["tokens", "as it was filled in", "CacheSpec", "times"]
+head = ["tokens", "as it was filled in", "computed", "times"]
 Table(head, rows, right=head[1:3], lines=[request])
 
 # %% key="answer" lang="zh"
@@ -283,7 +284,7 @@ for n in (1, 3072):
     true = qwen.bytes_for(n)
     rows.append([n, exact_bytes(n * asked), exact_bytes(true), n * asked / true])
 request = f"3,072: {true / 1e9:.3f} GB = {gib(true):.3f} GiB"
-head = ["token 数", "原来的代入", "CacheSpec", "倍数"]
+head = ["token 数", "原来的代入", "正确的值", "倍数"]
 Table(head, rows, right=head[1:3], lines=[request])
 
 # %% key="answer_factors" lang="en"
@@ -302,16 +303,16 @@ Table(["因子", "代入数字", "倍数"], rows)
 # - **7 times too much comes from `hidden_size`.** It stands for 28 attention heads of 128 elements, but Qwen2.5-7B has only 4 KV heads.
 #   The formula comes from section 3 of the [PagedAttention paper](https://arxiv.org/abs/2309.06180). Its example is OPT-13B, which has as many KV heads as attention heads, so there it holds.
 # - **4 times too much comes from bits in place of bytes.** int8 is 8 *bits*, which is 1 byte.
-#   Besides, GPTQ used int8 for the *weights*. The KV cache of this checkpoint stays in 16 bits, so $s = 2$.
+#   Besides, GPTQ, the method that made this checkpoint, stores the *weights* in int8. The KV cache of this checkpoint stays in 16 bits, so $s = 2$.
 #
 # So a request of 3,072 tokens takes 0.176 GB, or 0.164 GiB.
-# %% [markdown] key="answer_read" lang="zh" src="394fc402"
+# %% [markdown] key="answer_read" lang="zh" src="5de0bede"
 # 错了两个因子，合起来是正确值的 28 倍。
 #
 # - **7 倍来自 `hidden_size`。** 它等于 28 个注意力头乘以 128，而 Qwen2.5-7B 只有 4 个 KV 头。
 #   这个公式出自 [PagedAttention 论文](https://arxiv.org/abs/2309.06180)第 3 节，文中以 OPT-13B 为例。那个模型的 KV 头和注意力头一样多，所以公式成立。
 # - **4 倍来自把位当成字节。** int8 是 8 **位**，也就是 1 字节。
-#   何况 int8 是 GPTQ 对**权重**的量化，这个检查点的 KV 缓存仍是 16 位，所以 $s = 2$。
+#   何况这个检查点用 GPTQ 量化成 int8 的只是**权重**，KV 缓存仍是 16 位，所以 $s = 2$。
 #
 # 也就是说，一个 3,072 token 的请求只占 0.176 GB，即 0.164 GiB。
 
@@ -436,7 +437,7 @@ for name in model_names():
     if true * heads != hidden:
         rows.append([name, f"{hidden} / {heads} = {hidden / heads:.1f}", true, true * heads / hidden])
 head = ["model", "hidden_size / heads", "head_dim", "times"]
-Table(head, rows, right=head[1:2], lines=[f"{len(rows)} / {checked}"])
+Table(head, rows, right=head[1:2], lines=[f"{len(rows)} of {checked} models"])
 
 # %% key="head_dim_code" lang="zh"
 from minikv.plan import model_names
@@ -453,7 +454,7 @@ for name in model_names():
     if true * heads != hidden:
         rows.append([name, f"{hidden} / {heads} = {hidden / heads:.1f}", true, true * heads / hidden])
 head = ["模型", "hidden_size / 头数", "head_dim", "倍数"]
-Table(head, rows, right=head[1:2], lines=[f"{len(rows)} / {checked}"])
+Table(head, rows, right=head[1:2], lines=[f"{checked} 个模型里有 {len(rows)} 个"])
 
 # %% [markdown] key="head_dim_read" lang="en"
 # The last column divides the true number by the naive one, and the error goes both ways.
@@ -479,10 +480,10 @@ Table(["Mixtral-8x7B", "B / token"], rows, lines=[f"GLM-5: {last}"])
 
 # %% [markdown] key="head_dim_mla" lang="en"
 # The last line shows a fourth meaning.
-# In GLM-5, as in the config class of DeepSeek-V3, `head_dim` is only the part of a head that carries positions, 64 elements.
+# In GLM-5, `head_dim` is only the part of a head that carries positions, 64 elements. (The config class of DeepSeek-V3 uses the word in the same way.)
 # These models cache no heads at all, so the formula above doesn't hold for them.
 # [Lesson 03](03_the_2_86x_mistake.ipynb) is about them.
-# %% [markdown] key="head_dim_mla" lang="zh" src="04ef5a90"
+# %% [markdown] key="head_dim_mla" lang="zh" src="d078b4fe"
 # 最后一行是第四种含义。
 # 在 GLM-5 里（DeepSeek-V3 的配置类也一样），`head_dim` 只是一个头中携带位置信息的那部分，即 64 个元素。
 # 这类模型缓存的根本不是各个头，所以上面的公式对它们不成立，[第 03 课](03_the_2_86x_mistake.ipynb)专门讲。
@@ -575,15 +576,15 @@ Table(["kv_dtype", "B / token", ""], rows)
 # %% [markdown] key="seventy" lang="en"
 # ## From how many tokens is the cache 70% of the memory?
 #
-# You can read that the KV cache is "70%+ of memory usage", and also that 4,096 tokens of Llama-3.1-8B are 0.54 GB in 8.5 GB, which is 6.3%.
+# You can read that the KV cache is "70%+ of memory usage", and also that 4,096 tokens of Llama-3.1-8B are 0.54 GB in 8.5 GB (with the weights in 8 bits), which is 6.3%.
 # Both can be right, because they describe different loads.
-# Let's take Llama-3.1-8B and look only at weights and cache.
-# %% [markdown] key="seventy" lang="zh" src="7a0e2934"
+# Let's take Llama-3.1-8B with weights in 16 bits, and look only at weights and cache.
+# %% [markdown] key="seventy" lang="zh" src="100c103a"
 # ## 多少 token 时，缓存占到 70%？
 #
-# 有的资料说“KV 缓存占显存的 70% 以上”，也有资料说，Llama-3.1-8B 的 4,096 个 token 在 8.5 GB 里占 0.54 GB，也就是 6.3%。
+# 有的资料说“KV 缓存占显存的 70% 以上”，也有资料说，Llama-3.1-8B 的 4,096 个 token 在 8.5 GB（权重为 8 位）里占 0.54 GB，也就是 6.3%。
 # 两种说法可以都对，因为说的是不同的负载。
-# 以 Llama-3.1-8B 为例，只看权重和缓存：
+# 以 16 位权重的 Llama-3.1-8B 为例，只看权重和缓存：
 
 # %% key="predict_seventy"
 predict("seventy_percent", ...)
@@ -637,7 +638,7 @@ marks = {"4,096": 4096, f"{enough:,}": enough}
 show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比，%", log="x", marks=marks, levels={"70%": 70}))
 
 # %% [markdown] key="seventy_read" lang="en"
-# The number comes from one equation. The cache $n \cdot t$ is 70% of cache and weights together when
+# With weights in 16 bits, the same 4,096 tokens are only half of those 6.3%. The 70% come from one equation. The cache $n \cdot t$ is 70% of cache and weights together when
 #
 # $$\frac{n \cdot t}{W + n \cdot t} = 0.7 \quad\Longleftrightarrow\quad n = \frac{7\,W}{3\,t}$$
 #
@@ -652,8 +653,8 @@ show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比�
 # One sequence never gets there, since the model has only 131,072 positions.
 # A server does, with 280 chats of 1,024 tokens or with three full contexts. With its pool full, an H200 stands at 88%.
 # So a note on one user with 4,096 tokens should say 3%, and a note on a full server 70% or more.
-# %% [markdown] key="seventy_read" lang="zh" src="71540e42"
-# 这个数来自一个等式。缓存 $n \cdot t$ 占权重与缓存之和的 70%，也就是
+# %% [markdown] key="seventy_read" lang="zh" src="b1b5bb63"
+# 权重为 16 位时，同样的 4,096 个 token 占比只有 6.3% 的一半。70% 则来自一个等式，缓存 $n \cdot t$ 占权重与缓存之和的 70%，也就是
 #
 # $$\frac{n \cdot t}{W + n \cdot t} = 0.7 \quad\Longleftrightarrow\quad n = \frac{7\,W}{3\,t}$$
 #
@@ -672,19 +673,19 @@ show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比�
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# A token takes 2 × layers × KV heads × head_dim × bytes: 131,072 B for Llama-3.1-8B, 57,344 B for Qwen2.5-7B.
-# With `hidden_size` the result for Qwen2.5-7B was 28 times too large: 7 times for 28 attention heads in place of 4 KV heads, and 4 times for bits in place of bytes.
-# Only the KV heads count, so a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
-# In 23 of the 57 models that we checked, `head_dim` is not `hidden_size / heads`.
-# One sequence of 4,096 tokens is 3.2% of weights and cache together; from 285,909 cached tokens on, the cache is 70%.
-# %% [markdown] key="recap" lang="zh" src="6e567b75"
+# - A token takes 2 × layers × KV heads × head_dim × bytes: 131,072 B for Llama-3.1-8B, 57,344 B for Qwen2.5-7B.
+# - With `hidden_size` the result for Qwen2.5-7B was 28 times too large: 7 times for 28 attention heads in place of 4 KV heads, and 4 times for bits in place of bytes.
+# - Only the KV heads count, so a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
+# - In 23 of the 57 models that we checked, `head_dim` is not `hidden_size / heads`.
+# - One sequence of 4,096 tokens is 3.2% of weights and cache together; from 285,909 cached tokens on, the cache is 70%.
+# %% [markdown] key="recap" lang="zh" src="8fe4e25b"
 # ## 本课小结
 #
-# 一个 token 占 2 × 层数 × KV 头数 × head_dim × 字节数：Llama-3.1-8B 是 131,072 B，Qwen2.5-7B 是 57,344 B。
-# 用 `hidden_size` 给 Qwen2.5-7B 估算，结果大了 28 倍，其中 7 倍是把 4 个 KV 头算成了 28 个注意力头，4 倍是把位当成了字节。
-# 起作用的只有 KV 头数，所以 Llama-2-70B 的一个 token（327,680 B）比 Llama-2-7B 的（524,288 B）还便宜。
-# 检查过的 57 个模型里，有 23 个的 `head_dim` 不等于 `hidden_size / 头数`。
-# 一条 4,096 个 token 的序列只占权重与缓存之和的 3.2%；缓存达到 285,909 个 token 时，占比才到 70%。
+# - 一个 token 占 2 × 层数 × KV 头数 × head_dim × 字节数：Llama-3.1-8B 是 131,072 B，Qwen2.5-7B 是 57,344 B。
+# - 用 `hidden_size` 给 Qwen2.5-7B 估算，结果大了 28 倍，其中 7 倍是把 4 个 KV 头算成了 28 个注意力头，4 倍是把位当成了字节。
+# - 起作用的只有 KV 头数，所以 Llama-2-70B 的一个 token（327,680 B）比 Llama-2-7B 的（524,288 B）还便宜。
+# - 检查过的 57 个模型里，有 23 个的 `head_dim` 不等于 `hidden_size / 头数`。
+# - 一条 4,096 个 token 的序列只占权重与缓存之和的 3.2%；缓存达到 285,909 个 token 时，占比才到 70%。
 
 # %% [markdown] key="check_yourself" lang="en"
 # ## Check yourself
@@ -714,8 +715,8 @@ explain("seven_b_at_4k")
 #
 # This function is the first part of *your engine*, a small inference engine in which fifteen functions are exercises. Once yours passes, its source is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
 #
-# The exercise notebook has it too, and three more: `head_dim` in its three spellings (02.2), the bytes of a block (02.6), and a widget of your own over `CacheSpec` (02.7). The numbers 02.3 to 02.5 are not used.
-# %% [markdown] key="exercise" lang="zh" src="ef625b4c"
+# The exercise notebook has it too, and three more: `head_dim` in its three spellings (02.2), the bytes of a block (02.6), and a widget of your own over `CacheSpec` (02.7). (02.3 to 02.5 have moved to lesson 02b.)
+# %% [markdown] key="exercise" lang="zh" src="36220e21"
 # ## 练习
 #
 # 第一道练习就在这里，请把 `...` 换成公式，运行单元格。
@@ -723,7 +724,7 @@ explain("seven_b_at_4k")
 #
 # 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
 #
-# 练习 notebook 里也有这一道，另外还有三道：`head_dim` 的三种写法（02.2）、一个块的字节数（02.6），以及用 `CacheSpec` 做一个你自己的组件（02.7）。没有 02.3 到 02.5 这几个编号。
+# 练习 notebook 里也有这一道，另外还有三道：`head_dim` 的三种写法（02.2）、一个块的字节数（02.6），以及用 `CacheSpec` 做一个你自己的组件（02.7）。（原来的 02.3 到 02.5 移到了第 02b 课。）
 
 # %% key="exercise_code"
 def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):

@@ -55,16 +55,16 @@ show(slots(manager, "B", "zh"))
 # After this lesson you can
 #
 # - **find** the place of any token in memory, from its position and a block table;
-# - **follow** a block from empty to shared to cached to evicted, and say which sequences may write into it;
+# - **follow** a block from its first use to the moment when another sequence gets it, and say which sequences may write into it;
 # - **write** a block manager: allocate, append, free, and the digest that finds a block.
 #
 # You should know what one token costs in bytes ([lesson 02](02_how_many_bytes.ipynb)).
 # In the last exercise you build a *Play* button that steps through your own block manager.
-# %% [markdown] key="abilities" lang="zh" src="6cb85f05"
+# %% [markdown] key="abilities" lang="zh" src="bddbf83b"
 # 学完本课，你能够
 #
 # - **找到**任何一个 token 在显存里的位置：由它的位置和块表算出；
-# - **说清**一个块的一生：空块、共享、缓存块、淘汰；每一步哪些序列可以往里写；
+# - **说清**一个块从第一次使用到分给另一条序列的全过程，以及每一步哪些序列可以往里写；
 # - **写出**一个块管理器：分配、追加、释放，以及查找块用的摘要。
 #
 # 开始之前，需要知道一个 token 占多少字节（[第 02 课](02_how_many_bytes.ipynb)）。
@@ -123,27 +123,8 @@ Table(["序列", "token 数", "块表"], rows)
 # %% key="slots_picture"
 show(slots(manager, "P", t("lang")))
 
-# %% [markdown] key="paging_words" lang="en"
-# The next picture moves. In it C is **forked** from A: it begins as a second sequence with the same tokens. Watch what that copies, and what happens to a shared block when C gets a token of its own.
-# %% [markdown] key="paging_words" lang="zh" src="37755ca8"
-# 下面的图会动：按播放，或者一步步看这些调用。其中 C 从 A **分叉**（fork）出来，也就是说，它一开始的 token 与 A 完全相同。留意两处：分叉的时候复制了什么；C 得到第一个自己的 token 时，共享的块发生了什么。
-
-# %% key="paging_motion"
-from minikv.course.motion import PagingMotion, PagingRecorder
-
-recorder = PagingRecorder(BlockManager(num_blocks=12, block_size=4))
-recorder.allocate("A", [11, 12, 13, 14, 15, 16])
-recorder.allocate("B", [21, 22, 23, 24, 25])
-for token in (17, 18, 19):
-    recorder.append("A", token)
-recorder.fork("A", "C")
-recorder.append("C", 31)
-recorder.free("B")
-recorder.allocate("D", [11, 12, 13, 14, 15, 16, 17, 18, 41, 42])
-show(PagingMotion(t("lang"), recorder))
-
 # %% [markdown] key="formula" lang="en"
-# Back to P and Q: P got blocks 0 and 1, then Q took the next three. So P's ninth token, at position 8, had to go to block 5.
+# P got blocks 0 and 1, then Q took the next three. So P's ninth token, at position 8, had to go to block 5.
 #
 # The place of one token in the pool is a **slot**. Slots are numbered block after block: with blocks of 4, block 0 has slots 0 to 3 and block 5 has slots 20 to 23. P's position 8 is the first in its block, so it's in slot 20. For any position:
 #
@@ -157,10 +138,8 @@ show(PagingMotion(t("lang"), recorder))
 # | $\text{slot}$ | where its K and V are stored | slots, from 0 | 20 |
 #
 # With the numbers: `table[8 // 4] * 4 + 8 % 4 = 5 * 4 + 0 = 20`.
-#
-# A **prefill** writes many tokens at once, a **decode** step one token for each sequence.
-# %% [markdown] key="formula" lang="zh" src="44ec9a3e"
-# 回到前面的 P 和 Q：P 先拿到块 0 和块 1，接着 Q 拿走了后面三块。所以 P 的第 9 个 token（位置 8）只能放进块 5。
+# %% [markdown] key="formula" lang="zh" src="76028bb8"
+# P 先拿到块 0 和块 1，接着 Q 拿走了后面三块。所以 P 的第 9 个 token（位置 8）只能放进块 5。
 #
 # 块池里存放一个 token 的地方叫**槽位**（slot）。槽位按块依次编号：例如块大小为 4 时，块 0 有槽位 0 到 3，块 5 有 20 到 23。P 的位置 8 是块里的第一个，所以它在槽位 20。换成任意的位置，就是：
 #
@@ -174,13 +153,11 @@ show(PagingMotion(t("lang"), recorder))
 # | $\text{slot}$ | 它的 K 和 V 存放在哪里 | 槽位号，从 0 开始 | 20 |
 #
 # 代入数字：`table[8 // 4] * 4 + 8 % 4 = 5 * 4 + 0 = 20`。
-#
-# **预填充**（prefill）一次写入很多 token，**解码**（decode）每一步给每条序列写一个。
 
 # %% [markdown] key="nano_slots" lang="en"
-# In `minikv.nano`, the small engine of this course, the formula is one line:
-# %% [markdown] key="nano_slots" lang="zh" src="e95ae5fc"
-# 在本课程的小引擎 `minikv.nano` 里，这个公式就是一行代码（整个引擎会在各课里一段段读完）。下面用 P 的块表运行它，再与 `BlockManager` 的两个调用对照。
+# In `minikv.nano`, the small engine of this course, the formula is one line. Below it are the two calls of `BlockManager`. A **prefill** writes many tokens at once, a **decode** step one token for each sequence:
+# %% [markdown] key="nano_slots" lang="zh" src="c788f2ff"
+# 在本课程的小引擎 `minikv.nano` 里，这个公式就是一行代码（整个引擎会在各课里一段段读完）。下面用 P 的块表运行它，再与 `BlockManager` 的两个调用对照：**预填充**（prefill）一次写入很多 token，**解码**（decode）每一步给每条序列写一个。
 
 # %% key="slots" lang="en"
 from minikv.course import show_source
@@ -205,6 +182,25 @@ calls = [
 ]
 Table(["调用", "槽位"], calls)
 
+# %% [markdown] key="paging_words" lang="en"
+# The next picture moves, with new sequences A to D. C is **forked** from A: it begins as a second sequence with the same tokens. Watch what that copies, and what happens to a shared block when C gets a token of its own.
+# %% [markdown] key="paging_words" lang="zh" src="09ff7446"
+# 下面的图会动，里面是另外四条序列 A 到 D。可以按播放，也可以一步步看这些调用。其中 C 从 A **分叉**（fork）出来，也就是说，它一开始的 token 与 A 完全相同。留意两处：分叉的时候复制了什么；C 得到第一个自己的 token 时，共享的块发生了什么。
+
+# %% key="paging_motion"
+from minikv.course.motion import PagingMotion, PagingRecorder
+
+recorder = PagingRecorder(BlockManager(num_blocks=12, block_size=4))
+recorder.allocate("A", [11, 12, 13, 14, 15, 16])
+recorder.allocate("B", [21, 22, 23, 24, 25])
+for token in (17, 18, 19):
+    recorder.append("A", token)
+recorder.fork("A", "C")
+recorder.append("C", 31)
+recorder.free("B")
+recorder.allocate("D", [11, 12, 13, 14, 15, 16, 17, 18, 41, 42])
+show(PagingMotion(t("lang"), recorder))
+
 # %% [markdown] key="guide_limits" lang="en"
 # ### A chunk may begin inside a block
 #
@@ -226,7 +222,7 @@ full = table[:2]  # 8 tokens fill them
 last, remainder = full[-1] * 4 + (8 - 1) % 4, full[-1] * 4 + 8 % 4 - 1
 rows = [
     ["Q's positions 6 to 9", str(chunk), str(whole)],
-    [f"the last of 8 tokens in blocks {full}", str(last), f"{remainder}, with 8 % 4"],
+    [f"slot of the last of 8 tokens in blocks {full}", str(last), f"{remainder}, with 8 % 4"],
 ]
 Table(["asked", "the right slots", "the wrong ones"], rows)
 # %% key="guide_breaks" lang="zh"
@@ -237,7 +233,7 @@ full = table[:2]  # 8 个 token 正好填满
 last, remainder = full[-1] * 4 + (8 - 1) % 4, full[-1] * 4 + 8 % 4 - 1
 rows = [
     ["Q 的位置 6 到 9", str(chunk), str(whole)],
-    [f"块 {full} 里 8 个 token 的最后一个", str(last), f"{remainder}，用 8 % 4 算出"],
+    [f"块 {full} 里 8 个 token，最后一个的槽位", str(last), f"{remainder}，用 8 % 4 算出"],
 ]
 Table(["问的是", "正确的槽位", "错误的槽位"], rows)
 
@@ -286,17 +282,17 @@ Table(
 # The number of sequences that hold a block is its **reference count**. At 0 the block is free.
 # A free block is *empty*, or it is *cached*: no sequence holds it, but its content can still be found.
 #
-# In the cell, X takes blocks 0 to 6, so the next one is number 7. A and B begin with the same ten tokens, as two requests with one system prompt do. `match` tells how many tokens of a prompt could be found now.
+# In the cell, X takes blocks 0 to 6, so the next one is number 7. A and B begin with the same ten tokens, as two requests with one system prompt do. `match` tells how many tokens of a prompt could be found now. The last column asks that for C, a third request with the same beginning that hasn't come yet.
 #
 # Before you run the cell: how many blocks will B share with A?
-# %% [markdown] key="life" lang="zh" src="4034972d"
+# %% [markdown] key="life" lang="zh" src="7260eb03"
 # ## 块 7 的一生
 #
 # 有多少条序列持有一个块，这个数就是它的**引用计数**（reference count）。计数降到 0，块就空闲了。
 # 空闲的块分两种：**空块**，以及**缓存块**。缓存块虽然没有序列持有，里面的内容却还能找到。
 #
 # 下面 X 先占用块 0 到块 6，所以接下来分出去的就是块 7。A 和 B 的前 10 个 token 相同，好比两个请求用了同一段系统提示词。
-# `match` 只查不取，它告诉你一个提示词此刻有多少个 token 能在缓存里找到。
+# `match` 只查不取，它告诉你一个提示词此刻有多少个 token 能在缓存里找到。最后一列用它查 C，也就是还没有到来的第三个请求，开头同样是这 10 个 token。
 #
 # 运行之前先想一想：B 会与 A 共享几个块？
 
@@ -358,8 +354,8 @@ show(prefix_tree(manager, ["A", "B"], t("lang")))
 # - **`allocate` gives a block, `commit` publishes it.** The forward pass between the two writes K and V. Found earlier, a block would be read before it is written.
 # - **No sequence owns block 7.** A and B hold it. A sequence may write into a block only while it's the only holder.
 #
-# Now they leave. Before you run the cell: is block 7 free after `free A`? And once no sequence holds it, can C still get it?
-# %% [markdown] key="life_read" lang="zh" src="12cc421f"
+# Now A and B end. Before you run the cell: is block 7 free after `free A`? And once no sequence holds it, can C still get it?
+# %% [markdown] key="life_read" lang="zh" src="c48b0cee"
 # - **能共享的只有满块。** 相同的 token 有 10 个，B 的块表却只以 A 的块 7、块 8 开头，也就是 8 个 token。
 # - **`allocate` 分配块，`commit` 发布块。** 两者之间，前向计算把 K 和 V 写进去。如果更早就能找到，读到的就是还没写好的内存。
 # - **块 7 不属于任何一条序列。** A 和 B 都持有它。只有在自己是唯一持有者的时候，序列才可以往块里写。
@@ -368,32 +364,38 @@ show(prefix_tree(manager, ["A", "B"], t("lang")))
 
 # %% key="leave" lang="en"
 rows = []
-for name, prompt in (("A", None), ("B", None), ("C", prompts["C"]), ("C", None), ("D", list(range(500, 536)))):
-    if prompt is None:
-        manager.free(name)
-    else:
-        manager.allocate(name, prompt)
-    rows.append(block_7(f"{'allocate' if prompt else 'free'} {name}"))
+for name in ("A", "B"):
+    manager.free(name)
+    rows.append(block_7(f"free {name}"))
+manager.allocate("C", prompts["C"])
+rows.append(block_7("allocate C"))
+manager.free("C")
+rows.append(block_7("free C"))
+manager.allocate("D", list(range(500, 536)))
+rows.append(block_7("allocate D"))
 evicted = manager.stats().pools[0].evictions
 Table(head, rows, lines=[f"evicted cached blocks: {evicted}; D has {manager.block_table('D')}"])
 # %% key="leave" lang="zh"
 rows = []
-for name, prompt in (("A", None), ("B", None), ("C", prompts["C"]), ("C", None), ("D", list(range(500, 536)))):
-    if prompt is None:
-        manager.free(name)
-    else:
-        manager.allocate(name, prompt)
-    rows.append(block_7(f"{'allocate' if prompt else 'free'} {name}"))
+for name in ("A", "B"):
+    manager.free(name)
+    rows.append(block_7(f"free {name}"))
+manager.allocate("C", prompts["C"])
+rows.append(block_7("allocate C"))
+manager.free("C")
+rows.append(block_7("free C"))
+manager.allocate("D", list(range(500, 536)))
+rows.append(block_7("allocate D"))
 evicted = manager.stats().pools[0].evictions
 Table(head, rows, lines=[f"淘汰的缓存块：{evicted} 个；D 的块表是 {manager.block_table('D')}"])
 
 # %% [markdown] key="leave_read" lang="en"
-# After `free B` no sequence held block 7, and C still got it. Free blocks wait in a queue, the **free list**, and a cached block can be taken back from any place in it. D took all of them: first the empty blocks, then the cached ones, and number 7 last. After that C would find nothing.
+# After `free B` no sequence held block 7, and C still got it. Free blocks wait in a queue, the **free list**, and a hit can take a cached block out of the middle of it. D took all of them: first the empty blocks, then the cached ones, and number 7 last. After that C would find nothing.
 #
 # ### The tail goes first
 #
 # The block that has been free the longest is evicted first, and of one sequence **the tail before the beginning**. Other prompts share the beginning, and without it the tail can't be found: a search starts at the first block.
-# %% [markdown] key="leave_read" lang="zh" src="873ab533"
+# %% [markdown] key="leave_read" lang="zh" src="96a8a5b9"
 # `free B` 之后，块 7 已经没有持有者，C 仍然拿到了它。因为空闲的块排在**空闲队列**（free list）里，其中的缓存块不论排在哪里，都可以取回。
 # 随后 D 拿走了所有空闲的块：先是空块，再是缓存块，最后才轮到块 7。从此 C 一个 token 也找不到了。
 #
@@ -414,8 +416,8 @@ lru.free("old")
 rows = []
 for number, length in enumerate((16, 4, 4)):
     lru.allocate(number, [100 + number] * length)
-    rows.append([number, str(lru.block_table(number)), lru.match([*story, 99]).num_tokens])
-Table(["request", "took blocks", "old tokens still found"], rows, lines=[f"the table of old: {old}"])
+    rows.append([f"{number + 1}: {length} tokens", str(lru.block_table(number)), lru.match([*story, 99]).num_tokens])
+Table(["next request", "took blocks", "old tokens still found"], rows, lines=[f"the table of old: {old}"])
 # %% key="tail_first" lang="zh"
 lru = BlockManager(num_blocks=8, block_size=4)
 story = list(range(16))
@@ -426,8 +428,8 @@ lru.free("old")
 rows = []
 for number, length in enumerate((16, 4, 4)):
     lru.allocate(number, [100 + number] * length)
-    rows.append([number, str(lru.block_table(number)), lru.match([*story, 99]).num_tokens])
-Table(["请求", "拿走的块", "旧内容还能找到的 token"], rows, lines=[f"old 的块表：{old}"])
+    rows.append([f"{number + 1}: {length} 个 token", str(lru.block_table(number)), lru.match([*story, 99]).num_tokens])
+Table(["接下来的请求", "拿走的块", "旧内容还能找到的 token"], rows, lines=[f"old 的块表：{old}"])
 
 # %% [markdown] key="nano_digest" lang="en"
 # ## The manager, opened
@@ -474,17 +476,17 @@ Table(["提示词", "块 0", "块 1", "块 2"], rows)
 #
 # A request that is admitted gets its blocks from `allocate`, which calls `find_prefix` first. Look for three things:
 #
-# - The loop of `find_prefix` never looks up the last token. *Break it* shows why.
-# - `allocate` compares before it changes anything. Why does it count `reused`?
-# - The found blocks leave the free list before `_take` takes a fresh one. What could happen the other way round?
-# %% [markdown] key="nano_allocate" lang="zh" src="042ad68c"
+# 1. The loop of `find_prefix` never looks up the last token. *Break it* shows why.
+# 2. `allocate` compares before it changes anything. Why does it count `reused`?
+# 3. The found blocks leave the free list before `_take` takes a fresh one. What could happen the other way round?
+# %% [markdown] key="nano_allocate" lang="zh" src="f9c35d65"
 # 一个也没有。第一个 token 会影响后面的每一个摘要，而且必须如此：除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token。（这就是练习 09.3。）
 #
 # 请求获准进入时，由 `allocate` 分配块，它先调用 `find_prefix`。请留意三点：
 #
-# - `find_prefix` 的循环从不查找最后一个 token，原因见“弄坏它”一节。
-# - `allocate` 先比较，再改动。为什么要算上 `reused`？
-# - 找到的块先移出空闲队列，然后 `_take` 才取新块。次序反过来会怎样？
+# 1. `find_prefix` 的循环从不查找最后一个 token，原因见“弄坏它”一节。
+# 2. `allocate` 先比较，再改动。为什么要算上 `reused`？
+# 3. 找到的块先移出空闲队列，然后 `_take` 才取新块。次序反过来会怎样？
 
 # %% key="nano_allocate_source"
 from minikv.nano import SamplingParams, Sequence, block_manager
@@ -536,12 +538,14 @@ Table(head, rows, lines=[f"find_prefix(second) {found}, then num_computed {secon
 
 # %% [markdown] key="nano_append" lang="en"
 # The second sequence starts with 8 tokens computed, so its first step computes only two.
-# A found block that is free can't serve as a fresh one too: hence `reused`. If `_take` went first, it could hand out a block that was just found.
+# Question 2: a found block that is free can't serve as a fresh block too, so `reused` counts those.
+# Question 3: if `_take` went first, it could hand out a block that was just found.
 #
 # Each step calls `append` before the forward and `publish` after it. What does `append` do if you call it twice for the same token? And `publish`, if another block has the same tokens already? (See `setdefault`.)
-# %% [markdown] key="nano_append" lang="zh" src="5a1a810a"
+# %% [markdown] key="nano_append" lang="zh" src="592dd833"
 # 第二条序列一开始就有 8 个 token 已经算好，所以第一步只需计算 2 个。
-# 找到的空闲块会移出空闲队列，不能再当新块用，所以要算上 `reused`。如果先调用 `_take`，它可能把刚刚找到的块取走。
+# 第 2 问：找到的空闲块会移出空闲队列，不能再当新块用，所以要算上 `reused`。
+# 第 3 问：如果先调用 `_take`，它可能把刚刚找到的块取走。
 #
 # 此后每一步，前向计算之前调用 `append`，之后调用 `publish`。为同一个 token 调用两次 `append` 会怎样？如果另一个块里已经有同样的 token，`publish` 又会怎样？（看 `setdefault`。）
 
@@ -578,15 +582,15 @@ for name, seq in (("second", second), ("first", first)):
 Table(head, rows, lines=[f"find_prefix {books.find_prefix([*range(8), 70])}"])
 
 # %% [markdown] key="nano_read" lang="en"
-# All six blocks are free, the two of the common beginning last in the queue. `free` leaves `digests` and `cached` alone, so both can be found. (Exercises 09.2, 09.6 and 09.7.)
+# All six blocks are free, the two of the common beginning last in the queue. `free` leaves `digests` and `cached` alone, so these two can still be found. (Exercises 09.2, 09.6 and 09.7.)
 #
 # ### Another index: a tree of tokens
 #
 # Chained digests are how vLLM finds a prefix. SGLang walks down a **radix tree** instead (RadixAttention, [2023](https://arxiv.org/abs/2312.07104)). An edge holds a run of tokens, and where a prompt leaves it half-way, the edge is split. The tree of A and B above is such a tree, with one block on each edge.
 #
 # Both evict from the leaves, so the tail goes first. They differ in where a match may end: after a block, or after any token if a page is one token. Take prompts that share 5, 8 or 10 tokens with a text of 13:
-# %% [markdown] key="nano_read" lang="zh" src="e2d0ed41"
-# 六个块都空闲了，共同开头的两块排在队尾。`free` 没有动 `digests` 和 `cached`，所以它们都还能找到。（练习 09.2、09.6、09.7。）
+# %% [markdown] key="nano_read" lang="zh" src="e5e4298b"
+# 六个块都空闲了，共同开头的两块排在队尾。`free` 没有动 `digests` 和 `cached`，所以这两块都还能找到。（练习 09.2、09.6、09.7。）
 #
 # ### 另一种索引：token 的树
 #
@@ -602,7 +606,7 @@ for size in (4, 1):
     index.commit("A")
     found = [index.match([*text[:equal], 99, 99]).num_tokens for equal in (5, 8, 10)]
     rows.append([size, len(index.block_table("A")), *found])
-Table(["tokens a block", "blocks of A", "found of 5", "found of 8", "found of 10"], rows)
+Table(["tokens a block", "blocks of A", "found, 5 shared", "found, 8 shared", "found, 10 shared"], rows)
 # %% key="radix_hits" lang="zh"
 text, rows = list(range(13)), []
 for size in (4, 1):
@@ -611,7 +615,7 @@ for size in (4, 1):
     index.commit("A")
     found = [index.match([*text[:equal], 99, 99]).num_tokens for equal in (5, 8, 10)]
     rows.append([size, len(index.block_table("A")), *found])
-Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个里找到"], rows)
+Table(["块大小", "A 的块数", "相同 5 个，找到", "相同 8 个，找到", "相同 10 个，找到"], rows)
 
 # %% [markdown] key="radix_read" lang="en"
 # Here the finer index finds up to two tokens more, but keeps 13 entries in place of 3 (A's fourth block isn't full, so it is in no index). From the tree SGLang also sees which waiting prompt shares the most, and can run it first.
@@ -626,12 +630,12 @@ Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个�
 # Say before each press what will change:
 #
 # 1. Fork A. How many blocks are copied? Then press "One token for each", twice.
-# 2. Free A. Choose "A (has ended)" and ask for a new request with its tokens.
+# 2. Free A. In the list of sequences choose "A (has ended)", and ask for a new request with its tokens.
 # 3. Choose "A (has ended)" again and free it once more.
 # 4. Press "New request" until the pool refuses.
 #
 # The slider takes you back through everything that happened.
-# %% [markdown] key="see" lang="zh" src="30271b92"
+# %% [markdown] key="see" lang="zh" src="ce87642d"
 # ## 亲眼看看
 #
 # 下面的块池背后是真正的 `BlockManager`，每个按钮就是它的一种操作。灰色斜纹代表由多条序列共同持有的块；虚线框的块没有序列持有，标着“已缓存”的还能找到，标着“空闲”的是空块。
@@ -639,7 +643,7 @@ Table(["块大小", "A 的块数", "5 个里找到", "8 个里找到", "10 个�
 # 每次按之前，先说出会发生什么：
 #
 # 1. 把 A 分叉。复制了几个块？然后按两次“每条序列加一个 token”。
-# 2. 释放 A。再选“A（已结束）”，按“以它的内容开头的新请求”。
+# 2. 释放 A。再在序列的列表里选“A（已结束）”，按“以它的内容开头的新请求”。
 # 3. 再选“A（已结束）”，再释放一次。
 # 4. 一直按“新请求”，直到块池拒绝。
 #
@@ -659,8 +663,8 @@ show(widget)
 #
 # Four answers to one question are **forks** of one sequence: they share everything until they differ. `fork` copies nothing.
 # A block is copied only when a sequence is about to write into it while others hold it too: **copy-on-write**.
-# `append` returns the copies that the storage has to make, `Copy(kv_cache_group, src, dst)`. The group is 0 until the next section.
-# %% [markdown] key="cow" lang="zh" src="395ca33c"
+# `append` returns the copies that the storage has to make, `Copy(kv_cache_group, src, dst)`. (Ignore the group until the next section: it is 0.)
+# %% [markdown] key="cow" lang="zh" src="e6d84d08"
 # ## 分叉与写入：写时复制
 #
 # 一个问题要四个回答，就是同一条序列的四个**分叉**（fork）：在出现差别之前，它们共享一切。`fork` 什么也不复制。
@@ -711,8 +715,8 @@ Table(["序列", "块表", "复制", "读到"], [[*row, words.read(row[0])] for 
 # A layer with a sliding window of $W$ reads the last $W$ positions, the new token included. A block that lies before them is never read again, and `commit` gives it back.
 # Its entry in the table becomes `NULL_BLOCK` (-1). If it were removed, the entries behind it would move up and `i // B` would point to the wrong block.
 #
-# Layers with and without a window keep different tokens, so they form two **KV cache groups**, each with a pool and a table of its own. The cell gives the second group a window of 6:
-# %% [markdown] key="windows" lang="zh" src="7bfa9fec"
+# Layers with and without a window keep different tokens, so they form two **KV cache groups**, each with a pool and a table of its own. In the cell, "full" is the group without a window, and the second group has a window of 6:
+# %% [markdown] key="windows" lang="zh" src="d5425299"
 # ## 向前移动的窗口
 #
 # 滑动窗口（sliding window）为 $W$ 的层，只读最近的 $W$ 个位置，新 token 也算在内。完全落在这些位置之前的块再也不会被读到，于是 `commit` 把它归还。
@@ -750,8 +754,8 @@ for position in range(7, 26):
 Table(["token 数", "块数，全注意力", "块数，窗口", "块表，全注意力", "块表，窗口"], rows)
 
 # %% [markdown] key="windows_read" lang="en"
-# "Full" is the group without a window. It grows with the sequence, the other stays at 2 blocks. Slot -1, behind the window, is skipped by a store. (Exercise 09.5.)
-# %% [markdown] key="windows_read" lang="zh" src="8676e557"
+# The full group grows with the sequence, the other one stays at 2 blocks. Slot -1, behind the window, is skipped by a store. (Exercise 09.5.)
+# %% [markdown] key="windows_read" lang="zh" src="aba0cc1d"
 # 全注意力的那一组随序列增长，滑动窗口的那一组始终是 2 个块。窗口之前的位置，槽位是 -1，写入时会跳过。（练习 09.5。）
 
 # %% key="windows_slots"
@@ -760,11 +764,11 @@ windowed.slot_mapping("S", 14, 26, kv_cache_group=1).tolist()
 # %% [markdown] key="size" lang="en"
 # ## How large should a block be?
 #
-# The last block of a sequence is rarely full. Its empty slots are **internal fragmentation**, memory that is given out and holds nothing. A paged cache has no other: any free block is as good as any other. (For a cache without blocks see [lesson 06](06_the_linear_cache.ipynb).)
-# %% [markdown] key="size" lang="zh" src="68aebc64"
+# The last block of a sequence is rarely full. Its empty slots are **internal fragmentation**, memory that is given out and holds nothing. A paged cache has no *external* fragmentation, no free memory that is too scattered to use: any free block is as good as any other. (For a cache without blocks see [lesson 06](06_the_linear_cache.ipynb).)
+# %% [markdown] key="size" lang="zh" src="e73522c8"
 # ## 块应该多大？
 #
-# 一条序列的最后一块很少正好填满。其中的空槽位就是**内部碎片**：显存已经分出去，却什么也没存。分页缓存没有别的碎片，因为空闲块用哪一个都一样。（不分块的缓存见[第 06 课](06_the_linear_cache.ipynb)。）
+# 一条序列的最后一块很少正好填满。其中的空槽位就是**内部碎片**：显存已经分出去，却什么也没存。分页缓存没有**外部碎片**，也就是不会有空着却太零散、用不上的显存，因为空闲块用哪一个都一样。（不分块的缓存见[第 06 课](06_the_linear_cache.ipynb)。）
 
 # %% key="predict_waste"
 predict("mean_waste", ...)
@@ -790,7 +794,8 @@ def filled(size):
     """A manager with the whole load, in blocks of this size."""
     load = BlockManager(num_blocks=sum(length // size + 1 for length in lengths), block_size=size)
     for number, length in enumerate(lengths):
-        load.allocate(number, [*system_prompt, *range(1000, 300 + length)], salt=str(number))
+        own = range(1000, 1000 + length - 700)
+        load.allocate(number, [*system_prompt, *own], salt=str(number))
         load.commit(number)
     return load
 # %% key="size_load" lang="zh"
@@ -805,7 +810,8 @@ def filled(size):
     """按这个块大小装下全部负载的块管理器。"""
     load = BlockManager(num_blocks=sum(length // size + 1 for length in lengths), block_size=size)
     for number, length in enumerate(lengths):
-        load.allocate(number, [*system_prompt, *range(1000, 300 + length)], salt=str(number))
+        own = range(1000, 1000 + length - 700)
+        load.allocate(number, [*system_prompt, *own], salt=str(number))
         load.commit(number)
     return load
 
@@ -953,11 +959,11 @@ show(bars(list(rates), {"命中": list(rates.values())}, x="命中，占提示�
 # In the first bar, the first request finds nothing and each of the other 59 finds 43 full blocks, `59 * 43 * 16 = 40,592` tokens.
 # In the last one, a token at the front differs, as a date might. Nothing is shared, because that token is in every digest behind it. So put what varies behind what is common.
 #
-# The second bar is a choice. With a salt for each tenant, no tenant can find out by timing what another one has asked. Now four first requests find nothing, and the hit rate falls from 79.3% to 75.3%.
-# %% [markdown] key="hits_read" lang="zh" src="c2bc0ebe"
+# The second bar is a choice. A tenant is one customer of the server. With a salt for each, no tenant can find out by timing what another one has asked. Now four first requests find nothing, and the hit rate falls from 79.3% to 75.3%.
+# %% [markdown] key="hits_read" lang="zh" src="5116b886"
 # 先看第一条：第一个请求什么也找不到，其余 59 个各找到 43 个满块，即 `59 * 43 * 16 = 40,592` 个 token。再看最后一条：最前面只要有一个 token 不同，比如日期，就什么也共享不了，因为后面的每个摘要都受它影响。所以，变化的内容要放在公共内容之后。
 #
-# 第二条是有意的选择。每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是每个租户的第一个请求都找不到，命中率从 79.3% 降到 75.3%。
+# 第二条是有意的选择。租户是共用一台服务器的不同客户，每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是每个租户的第一个请求都找不到，命中率从 79.3% 降到 75.3%。
 
 # %% [markdown] key="break" lang="en"
 # ## Break it
@@ -1203,11 +1209,29 @@ explain("which_size")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# You write the parts of a block manager: `slot_mapping` \*, `free` \*, `block_digest` \*, `append_slot`, `behind_window`, `allocate` \*, `append` \*, and `frame`, a *Play* button for your own manager. Those with \* become parts of your engine.
-# %% [markdown] key="exercises" lang="zh" src="aecf4f31"
+# You write the parts of a block manager. Those with \* become parts of your engine. Short of time? Do the first three.
+#
+# 1. `slot_mapping` \*: from positions to slots.
+# 2. `free` \*: in which order blocks go back.
+# 3. `block_digest` \*: how a block is found.
+# 4. `append_slot`: copy-on-write.
+# 5. `behind_window`: the blocks that a window has left.
+# 6. `allocate` \*: cached blocks first, all or nothing.
+# 7. `append` \*: a new block only when the last one is full.
+# 8. `frame`: a *Play* button for your own manager.
+# %% [markdown] key="exercises" lang="zh" src="f213a733"
 # ## 练习
 #
-# 练习 notebook 要你写出块管理器的各个部分：`slot_mapping` \*、`free` \*、`block_digest` \*、`append_slot`、`behind_window`、`allocate` \*、`append` \*，以及 `frame`，即播放你自己的块管理器的 *Play* 按钮。带 \* 的会成为“你的引擎”的部件。
+# 练习 notebook 要你写出块管理器的各个部分，带 \* 的会成为“你的引擎”的部件。时间不够的话，先做前三个。
+#
+# 1. `slot_mapping` \*：由位置算出槽位。
+# 2. `free` \*：块按什么次序归还。
+# 3. `block_digest` \*：怎样找到一个块。
+# 4. `append_slot`：写时复制。
+# 5. `behind_window`：已经落在窗口之前的块。
+# 6. `allocate` \*：缓存块优先，要么全给，要么不给。
+# 7. `append` \*：最后一块满了才取新块。
+# 8. `frame`：播放你自己的块管理器的 *Play* 按钮。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

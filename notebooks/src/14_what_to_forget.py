@@ -18,8 +18,8 @@
 #
 # **Can I delete part of the cache and still get the right answer? And does the memory come back?**
 #
-# The picture shows a text of 49 tokens. Each head may keep 14 of them. The policy H2O chose the first two, the last four, and the eight that got the most attention so far. The height of a bar is that attention. Six facts are hidden in it, a name and a city each. Questions about them come later.
-# %% [markdown] key="question" lang="zh" src="0b4b11a2"
+# The picture shows a text of 49 tokens. Each head may keep 14 of them. The policy H2O chose the first two, the last four, and the eight that got the most attention so far. The height of a bar shows how much attention a token got. The text hides six facts, a name and a city each. Questions about them come later.
+# %% [markdown] key="question" lang="zh" src="0b08e4e2"
 # ## 问题
 #
 # **删掉一部分缓存，还能答对吗？显存真的会降下来吗？**
@@ -56,7 +56,7 @@ choice = trace_eviction(model, short.tokens[:49], policy=H2O("sum"), scope="head
 show(kept_tokens({"": choice}, short.words[:49], "zh", facts=facts))
 
 # %% [markdown] key="able" lang="en"
-# The four heads made four different choices, and hardly a fact is among them.
+# The four heads made four different choices, and hardly any of the marked facts was kept.
 #
 # After this lesson you can
 # - **count** what an eviction frees, in bytes and in blocks;
@@ -64,8 +64,8 @@ show(kept_tokens({"": choice}, short.words[:49], "zh", facts=facts))
 # - **judge** a policy by what the model still answers, compared with a random choice.
 #
 # You need the cache formula ([lesson 02](02_how_many_bytes.ipynb)), and blocks ([lesson 09](09_pages_and_blocks.ipynb)) for the second half.
-# %% [markdown] key="able" lang="zh" src="17a03b5e"
-# 四个头选得各不相同，事实却几乎一条也没有留下。
+# %% [markdown] key="able" lang="zh" src="d54122fd"
+# 四个头选得各不相同，图中标出的事实却几乎一条也没有留下。
 #
 # 学完本课，你能够：
 # - **算出**一次淘汰能省下多少字节、多少块；
@@ -78,8 +78,8 @@ show(kept_tokens({"": choice}, short.words[:49], "zh", facts=facts))
 # ## Predict
 #
 # A layer that evicts keeps three kinds of tokens. The first few of the text are the **sinks**. The last few are the **recent window**. Of those in between it keeps the ones with the highest score, the **heavy hitters**. The rule that computes the score is the **policy**; H2O is one of them.
-# It needn't evict after every step. With `evict_every` it lets a few more tokens come in, and cleans up less often.
-# %% [markdown] key="predict_first" lang="zh" src="b14232ac"
+# A layer needn't evict after every step. With `evict_every` it lets a few more tokens come in, and cleans up less often.
+# %% [markdown] key="predict_first" lang="zh" src="ac2893a1"
 # ## 先猜一猜
 #
 # 做**淘汰**（eviction）的层留三种 token。文本最前面的几个，叫**注意力汇点**（sink），下面简称汇点；最后面的几个，叫**近期窗口**；两者之间得分最高的，叫**重要 token**（heavy hitter）。得分怎么算，由**策略**（policy）决定，H2O 就是其中一种。
@@ -110,10 +110,14 @@ predict("peak", ...)
 # | $e$ | `evict_every` | steps | 1 |
 # | $P$ | the most that a layer holds between two steps | tokens | 14 + 1 - 1 = 14 |
 #
-# Inside a forward there is one token more, the step's own. Before the first eviction there is the whole prompt, unless it comes in chunks. (Exercise 14.1 counts both.)
+# So there are three maxima. (Exercise 14.1 computes them.)
+#
+# - Between two steps a layer holds at most $P$ tokens.
+# - Inside a forward it holds $P + 1$, because the step's own token is there too.
+# - Before the first eviction it holds the whole prompt, unless the prompt comes in chunks.
 #
 # In bytes, for Llama-3.1-8B and a text of 131,072 tokens, with `evict_every` 16:
-# %% [markdown] key="symbols" lang="zh" src="8a222ffb"
+# %% [markdown] key="symbols" lang="zh" src="19b59e77"
 # | 符号 | 含义 | 单位 | 本例取值（图中） |
 # |---|---|---|---|
 # | $n_\text{sink}$ | 文本最前面、一直留着的 token | token | 2 |
@@ -123,7 +127,11 @@ predict("peak", ...)
 # | $e$ | `evict_every` | 步 | 1 |
 # | $P$ | 一层在两步之间最多有多少 | token | 14 + 1 - 1 = 14 |
 #
-# 前向计算当中还要多一个，就是这一步自己的 token。第一次淘汰之前，缓存里是整个提示词，除非提示词分段来。（练习 14.1 两样都要算。）
+# 所以有三个最大值（练习 14.1 就是算它们）：
+#
+# - 两步之间，一层最多有 $P$ 个 token；
+# - 前向计算当中有 $P + 1$ 个，因为多了这一步自己的 token；
+# - 第一次淘汰之前，缓存里是整个提示词，除非提示词分段来。
 #
 # 换算成字节，以 Llama-3.1-8B 和 131,072 个 token 的文本为例，`evict_every` 为 16：
 
@@ -140,7 +148,7 @@ for budget in (65_020, 32_252, 12_591):
     kept = Budget(n_sink=4, budget=budget, n_recent=512, evict_every=16)
     gib = kept.peak_resident * spec.slope() / GIB
     rows.append((kept.capacity, round(100 * kept.capacity / length), kept.peak_resident, f"{gib:.2f}"))
-Table(["capacity", "%", "peak, tokens", "GiB"], rows, right=["GiB"])
+Table(["capacity, tokens", "of the text, %", "peak, tokens", "GiB"], rows, right=["GiB"])
 
 # %% key="budget" lang="zh"
 from minikv.course import Table
@@ -155,7 +163,7 @@ for budget in (65_020, 32_252, 12_591):
     kept = Budget(n_sink=4, budget=budget, n_recent=512, evict_every=16)
     gib = kept.peak_resident * spec.slope() / GIB
     rows.append((kept.capacity, round(100 * kept.capacity / length), kept.peak_resident, f"{gib:.2f}"))
-Table(["容量", "%", "峰值，token", "GiB"], rows, right=["GiB"])
+Table(["容量，token", "占全文，%", "峰值，token", "GiB"], rows, right=["GiB"])
 
 # %% [markdown] key="formula_read" lang="en"
 # A quarter of the tokens takes a quarter of the bytes: 4.00 instead of 16.00 GiB. But which tokens?
@@ -202,7 +210,7 @@ for layer, each in enumerate(probs):
         words = " ".join(document.words[4 + int(place)] for place in best[:5])
         cells = [round(100 * float(part / mass.sum()), 1) for part in parts]
         rows.append((layer, head, *cells, int(is_fact[4:-12][best].sum()), words))
-head = ["layer", "head", "4 sinks, %", "12 recent, %", "best 32, %", "of them in facts", "the best five words"]
+head = ["layer", "KV head", "4 sinks, %", "12 recent, %", "best 32, %", "of them in facts", "the best five words"]
 Table(head, rows)
 
 # %% key="shares" lang="zh" tags="hardware"
@@ -215,25 +223,21 @@ for layer, each in enumerate(probs):
         words = " ".join(document.words[4 + int(place)] for place in best[:5])
         cells = [round(100 * float(part / mass.sum()), 1) for part in parts]
         rows.append((layer, head, *cells, int(is_fact[4:-12][best].sum()), words))
-head = ["层", "头", "4 个汇点，%", "12 个近期，%", "最高 32 个，%", "其中属于事实", "得分最高的五个词"]
+head = ["层", "KV 头", "4 个汇点，%", "12 个近期，%", "最高 32 个，%", "其中属于事实", "得分最高的五个词"]
 Table(head, rows)
 
 # %% [markdown] key="shares_read" lang="en"
-# (4 sinks, 32 heavy hitters and the last 12 make 48, a quarter of the text.)
+# Look at the best 32, which would be the heavy hitters: most are ordinary words. (With the 4 sinks and the last 12 tokens they make 48, a quarter of the text.) Names and cities make up a quarter of the text, but less than a fifth of these 32, and in the second layer there are none. So far the text only needed its next word guessed, and for that the model looks back at ordinary words. No question has asked for a fact yet.
 #
-# Look at the heavy hitters: most are ordinary words. Names and cities make up a quarter of the text, but less than a fifth of these 32, and in the second layer there are none. So far the text only needed its next word guessed, and for that the model looks back at ordinary words. No question has asked for a fact yet.
+# The first tokens get more than their share, since 4 of 193 would be 2 %. In large models the first token alone may take a large part of all attention. Softmax has to give away 1, and a head that has nothing to look for leaves it there. That is what **sink** means ([StreamingLLM](https://arxiv.org/abs/2309.17453)). How strong the sink is differs from model to model. Here it's weak.
 #
-# The first tokens get more than their share, since 4 of 193 would be 2 %. In large models the first token alone may take a large part of all attention. Softmax has to give away 1, and a head that has nothing to look for leaves it there. That is what **sink** means ([StreamingLLM](https://arxiv.org/abs/2309.17453)). You can measure how much of one a model has; this one has little.
+# Now watch it token by token, on a shorter text. The closer a cell's colour is to the right end of the scale, the higher the score of its token. With H2O the score is the attention that the token got so far. Hatched cells are evicted. Choose a layer and a head, let the steps run, and change how much is kept. The text ends with five questions. With H2O and a quarter kept none of them is answered. Find a policy that answers all five.
+# %% [markdown] key="shares_read" lang="zh" src="d1966835"
+# 先看得分最高的 32 个，也就是重要 token，多半是普通的词。（加上 4 个汇点和最后 12 个，一共 48 个，是文本的四分之一。）人名和城市占全文的四分之一，在这 32 个里却不到五分之一，第二层里一个也没有。因为到这里为止，要做的只是猜下一个词，为此模型回头看的正是普通的词；还没有一个问题问到事实。
 #
-# Now watch it token by token, on a shorter text. The further along the scale a cell's shade, the higher its token's score; with H2O that is the attention it got so far. Hatched cells are evicted. Choose a layer and a head, let the steps run, and change how much is kept. The text ends with five questions. With H2O and a quarter kept none of them is answered. Find a policy that answers all five.
-# %% [markdown] key="shares_read" lang="zh" src="57306923"
-# （4 个汇点、32 个重要 token 和最后 12 个，一共 48 个，是文本的四分之一。）
+# 再看最前面的几个 token。193 个里的 4 个，平均只该得到 2%，实际却多得多。在大模型里，光是第一个 token 就可能占去很大一部分注意力。softmax 的权重之和总是 1；一个头没有要关注的 token 时，多余的权重就落在第一个 token 上，这就是**汇点**的意思（[StreamingLLM](https://arxiv.org/abs/2309.17453)）。汇点有多强，各个模型不一样；这个模型里比较弱。
 #
-# 先看重要 token，多半是普通的词。人名和城市占全文的四分之一，在这 32 个里却不到五分之一，第二层里一个也没有。因为到这里为止，要做的只是猜下一个词，为此模型回头看的正是普通的词；还没有一个问题问到事实。
-#
-# 再看最前面的几个 token。193 个里的 4 个，平均只该得到 2%，实际却多得多。在大模型里，光是第一个 token 就可能占去很大一部分注意力。softmax 的权重之和总是 1；一个头没有要关注的 token 时，多余的权重就落在第一个 token 上，这就是**汇点**的意思（[StreamingLLM](https://arxiv.org/abs/2309.17453)）。一个模型有多少汇点，可以测量；这个模型没有多少。
-#
-# 换一篇短一些的文本，逐个 token 来看。格子的颜色在色阶上越靠后，这个 token 的得分越高；对 H2O 来说，得分就是到目前为止得到的注意力。画斜线的已经被淘汰。选一层、一个头，让它一步步运行，再改一改留多少。文本末尾有五个问题。用 H2O 留四分之一，一个也答不出；请找一种五个都答得出的策略。
+# 换一篇短一些的文本，逐个 token 来看。格子的颜色越接近色阶的右端，这个 token 的得分越高；对 H2O 来说，得分就是到目前为止得到的注意力。画斜线的已经被淘汰。选一层、一个头，让它一步步运行，再改一改留多少。文本末尾有五个问题。用 H2O 留四分之一，一个也答不出；请找一种五个都答得出的策略。
 
 # %% key="heat_map" lang="en"
 from minikv.course.widgets import HeatMapWidget
@@ -284,8 +288,8 @@ show(attention_sums((seen / seen.sum(-1, keepdim=True)).tolist(), "zh"))
 #
 # Token 0: `1 + 1/2 + 1/3 + 1/4 = 2.08`. All tokens: `2.08 + 1.08 + 0.58 + 0.25 = 1 × 4`.
 #
-# A KV head has one row of K for all query heads of its group, and keeps or drops it for all of them. So their opinions have to become one, and H2O adds them up. (A cache of K after `repeat_kv` pays for $\lvert G \rvert$ copies.)
-# %% [markdown] key="score_symbols" lang="zh" src="1c8744f2"
+# A KV head has one row of K for all query heads of its group, and keeps or drops it for all of them. So their opinions have to become one, and H2O adds them up.
+# %% [markdown] key="score_symbols" lang="zh" src="59bc8006"
 # | 符号 | 含义 | 本例取值（表中） |
 # |---|---|---|
 # | $p_{g,t,i}$ | query 头 $g$ 的第 $t$ 个 query 分给 token $i$ 多少：一行加起来是 1 | $t = 3$ 时为 0.25 |
@@ -295,7 +299,7 @@ show(attention_sums((seen / seen.sum(-1, keepdim=True)).tolist(), "zh"))
 #
 # token 0：`1 + 1/2 + 1/3 + 1/4 = 2.08`。全部 token：`2.08 + 1.08 + 0.58 + 0.25 = 1 × 4`。
 #
-# 一个 KV 头只有一份 K，供一组里所有的 query 头使用，留或不留对整组都一样。所以几个头的意见必须合成一个，H2O 的做法是相加。（如果在 `repeat_kv` 之后再缓存，就要存 $\lvert G \rvert$ 份。）
+# 一个 KV 头只有一份 K，供一组里所有的 query 头使用，留或不留对整组都一样。所以几个头的意见必须合成一个，H2O 的做法是相加。
 
 # %% key="predict_mass"
 predict("group_mass", ...)
@@ -369,10 +373,10 @@ Table(head, rows, right=head[2:])
 # %% [markdown] key="early_read" lang="en"
 # Every query has seen the first token, but only half of them the one in the middle. And the early queries had few tokens to share their 1 among. So without any preference the first token has 5.842 and the middle one 0.697. **A sum measures age as well as use.** In the real scores (sums over the four query heads, averaged over 17 neighbours) this slope comes on top of what the heads really look for.
 #
-# Other ways to make one number of many glances have other faults. The **mean** over the queries that could see a token removes the first cause but not the second; and the newest tokens, which hardly any other query has seen, come out on top. The **maximum** remembers one glance for ever, and the very first query had to give all it had to the first token. (The original H2O adds up. `H2O(reduce=...)` offers all of them, and a decay.)
+# You can also reduce the attention of many queries to one number in other ways, and each has a fault of its own. The **mean** over the queries that could see a token removes the first cause but not the second; and the newest tokens, which hardly any other query has seen, come out on top. The **maximum** never forgets: one query that looked at a token is enough for a high score for ever. And the very first query had to give all it had to the first token. (The original H2O adds up. `H2O(reduce=...)` offers all of them, and a decay.)
 #
-# With a sum the newest token has next to nothing, so it is the first to go. In the next cell there are 48 places, a prompt of 48 tokens, and then 145 more, one after the other. (A window of 1 protects only the newest token, for one step.)
-# %% [markdown] key="early_read" lang="zh" src="5a78498d"
+# With a sum the newest token has next to nothing, so it is the first to go. In the next cell there are 48 places, a prompt of 48 tokens, and then 145 more, one after the other. A window of 1 protects only the newest token, and only for one step.
+# %% [markdown] key="early_read" lang="zh" src="9344eb53"
 # 第一个 token，每个 query 都看得到；中间的，只有一半 query 看得到。而且最早的几个 query，要分的 token 很少。所以什么都不偏爱的头，第一个 token 得 5.842，中间的只得 0.697。**累加得到的分数，既反映这个 token 有多常用，也反映它存在了多久**。真实的得分（四个 query 头之和，再对相邻 17 个 token 取平均），是这条斜坡再加上各个头真正要找的东西。
 #
 # 把多次注意力变成一个数，别的办法各有各的毛病。求**平均**消除了“早来的 token 被看的次数多”这个偏差，但“最早的 query 可看的 token 少、每个分到的概率大”还在；最新的 token 几乎只被自己看过，均值反而虚高。取**最大值**，被看过一次就永远有高分；而文本的第一个 query，只能把全部注意力放在第一个 token 上。（H2O 原本是求和。`H2O(reduce=...)` 这几种都有，还有衰减。）
@@ -387,7 +391,7 @@ for n_recent in (1, 12):
     for step in (1, 43, trace.steps - 1):
         from_prompt = trace.kept[:, :, step, :48].sum(-1).mean()  # mean over layers and heads
         rows.append((n_recent, step, float(from_prompt), trace.capacity[0], 48))
-Table(["window", "steps", "kept from the prompt", "of kept", "prompt"], rows)
+Table(["window", "steps", "kept from the prompt", "kept in all", "tokens of the prompt"], rows)
 
 # %% key="freeze" lang="zh"
 text, rows = document.tokens[:193], []
@@ -397,7 +401,7 @@ for n_recent in (1, 12):
     for step in (1, 43, trace.steps - 1):
         from_prompt = trace.kept[:, :, step, :48].sum(-1).mean()  # 对层和头求平均
         rows.append((n_recent, step, float(from_prompt), trace.capacity[0], 48))
-Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词"], rows)
+Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词的 token 数"], rows)
 
 # %% [markdown] key="freeze_read" lang="en"
 # Without a window the kept set almost stands still at the beginning of the text: after 145 steps 42 of its 48 tokens still come from the prompt, and of the last hundred tokens hardly one got in. That is why a layer protects its last tokens, whatever they score. It isn't a full cure. With a window of 12, 29 tokens of the prompt remain, most of the heavy hitters.
@@ -448,17 +452,17 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 # %% [markdown] key="curves_read" lang="en"
 # Compare each row with `random`, which looks at nothing at all.
 #
-# - **Summed H2O answers fewer questions than chance**, 7.5 % against 38.8 % with a quarter kept. Its heavy hitters are what the text has needed *so far*, the ordinary words of the first table. A fact that no question has asked for got almost no attention, so it goes first. The maximum and TOVA reduce the same glances in another way, which doesn't help where there were none.
+# - **Summed H2O answers fewer questions than chance**, 7.5 % against 38.8 % with a quarter kept. Its heavy hitters are what the text has needed *so far*, the ordinary words of the first table. A fact that no question has asked for got almost no attention, so it goes first. The maximum and TOVA reduce the same attention in another way, which doesn't help where there was none.
 # - **StreamingLLM** keeps what is near the end, and answers what stood there. It promises no more: it bounds the memory of an endless text, and doesn't remember it.
 # - **Knorm** and **KeyDiff** ignore attention and look at the keys. KeyDiff keeps those that are unlike the others, and a token that will be asked for by name has to differ from the rest. With a quarter of the cache it answers 96.6 %.
 # - At 10 % a head keeps 19 tokens: 4 sinks, 4 recent and 11 heavy hitters. There are 24 facts.
 #
-# This is one small model, one kind of text, and facts of a single token. Elsewhere the figures differ. On RULER, a benchmark of long texts (here 4k tokens, Llama-3.1-8B, a quarter kept, question unseen) the plot of [kvpress](https://github.com/NVIDIA/kvpress) has KeyDiff at about 74, TOVA at 64, StreamingLLM and SnapKV at 40, a policy like H2O at 29, and random at 0. The two agree on one thing: a plain sum of attention is not near the top.
+# This is one small model, one kind of text, and facts of a single token. Elsewhere the figures differ. On RULER, a benchmark of long texts (here 4k tokens, Llama-3.1-8B, a quarter kept, question unseen) the plot of [kvpress](https://github.com/NVIDIA/kvpress) has KeyDiff at about 74, TOVA at 64, StreamingLLM and SnapKV at 40, a policy like H2O at 29, and random at 0. Our curves and theirs agree on one thing: a plain sum of attention is not near the top.
 #
 # ### What perplexity says
 #
 # Many papers show perplexity beside the share that was kept. Here it is for the same runs, over the ordinary words between the questions:
-# %% [markdown] key="curves_read" lang="zh" src="02dd5789"
+# %% [markdown] key="curves_read" lang="zh" src="4f1be6aa"
 # 每一行都与 `random` 比，它什么都不看。
 #
 # - **求和的 H2O，答对的比随机选择还少**，留四分之一时是 7.5%，随机选择是 38.8%。它的重要 token，是文本**到目前为止**用到的，也就是第一张表里那些普通的词。一条事实如果还没有问题问过它，就几乎没有得到注意力，所以最先被淘汰。最大值和 TOVA 只是换了归约办法；从来没有被看过的，怎么归约都没有用。
@@ -466,7 +470,7 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 # - **Knorm** 和 **KeyDiff** 不看注意力，只看 key 本身。KeyDiff 留下与众不同的 key，而将来会被指名问到的 token，必定与别的不同。留四分之一，它答对 96.6%。
 # - 留 10% 时，一个头有 19 个：汇点 4 个、近期 4 个、重要 token 11 个，而事实有 24 条。
 #
-# 这里只有一个小模型、一种文本，一条事实也只靠一个 token，换了别处，数字就不一样。在长文本评测 RULER 上（4k token，Llama-3.1-8B，留四分之一，没看到问题），[kvpress](https://github.com/NVIDIA/kvpress) 的图里，KeyDiff 约 74，TOVA 约 64，StreamingLLM 和 SnapKV 约 40，类似 H2O 的策略约 29，随机选择是 0。两处有一点相同，就是单纯的注意力求和都不在前列。
+# 这里只有一个小模型、一种文本，一条事实也只靠一个 token，换了别处，数字就不一样。在长文本评测 RULER 上（4k token，Llama-3.1-8B，留四分之一，没看到问题），[kvpress](https://github.com/NVIDIA/kvpress) 的图里，KeyDiff 约 74，TOVA 约 64，StreamingLLM 和 SnapKV 约 40，类似 H2O 的策略约 29，随机选择是 0。它与我们的曲线有一点相同，就是单纯的注意力求和都不在前列。
 #
 # ### 困惑度怎么说
 #
@@ -491,14 +495,14 @@ rows = [
 Table(["策略", "留下，%", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="perplexity_read" lang="en"
-# **Perplexity puts them in another order.** At 25 %, summed H2O has lost more than nine facts of ten, while its perplexity has risen only from 7.29 to 8.14. KeyDiff answers nearly everything, and its perplexity has doubled to 14.4. Why? H2O keeps ordinary words, and they help to guess an ordinary word. To KeyDiff they all look alike, so in the second layer most of what it keeps is facts. But softmax has to look somewhere, so there it looks at facts.
+# **Perplexity puts them in another order.** At 25 %, summed H2O has lost more than nine facts of ten, while its perplexity has risen only from 7.29 to 8.14. KeyDiff answers nearly everything, and its perplexity has doubled to 14.4. Why? H2O keeps ordinary words, and they help to guess an ordinary word. KeyDiff drops ordinary words, because their keys look alike, so in the second layer most of what it keeps is facts. Attention has to go somewhere, so there it goes to facts, and they don't help to guess an ordinary word.
 # Neither number is wrong; they measure different things. So first say what the model will be asked, then measure that.
 #
 # ### When the question is known
 #
 # If the text ends with its question, the last queries are already looking for the answer. A policy that asks them can see what will be needed:
-# %% [markdown] key="perplexity_read" lang="zh" src="7e4b5198"
-# **困惑度排出来的是另一个次序**。留 25% 时，求和的 H2O 丢掉的事实超过九成，困惑度却只从 7.29 升到 8.14；KeyDiff 几乎全都答得出，困惑度却翻了一倍，到 14.4。为什么？H2O 留的是普通的词，猜普通的词正要靠它们。在 KeyDiff 看来，普通的词都差不多，所以它在第二层留下的大半是事实；而 softmax 的权重总得分出去，就落到了这些事实上。
+# %% [markdown] key="perplexity_read" lang="zh" src="22b49ec1"
+# **困惑度排出来的是另一个次序**。留 25% 时，求和的 H2O 丢掉的事实超过九成，困惑度却只从 7.29 升到 8.14；KeyDiff 几乎全都答得出，困惑度却翻了一倍，到 14.4。为什么？H2O 留的是普通的词，猜普通的词正要靠它们。在 KeyDiff 看来，普通的词都差不多，所以它在第二层留下的大半是事实；而 softmax 的权重总得分出去，只好落到这些事实上，对猜普通的词没有用。
 # 两个数都没有错，只是量的东西不同。所以先说清楚要问模型什么，再去测那个。
 #
 # ### 问题事先知道的时候
@@ -528,7 +532,7 @@ note = f"答对的百分比，共 {seen[0].score.asked} 题"
 Table(head, rows, right=head[1:], lines=[note])
 
 # %% [markdown] key="seen_read" lang="en"
-# Now the **maximum** answers everything, even at 10 %: one query has looked straight at the answer, and one glance is enough. The **sum** contains the same glance. It is enough while half of the tokens stay; below that it is lost among all the others. SnapKV averages 16 queries and blurs over five neighbours, which is too much for 10 %. TOVA asks only the very last query, and here that one is the mark of the next question, not the name.
+# Now the **maximum** answers everything, even at 10 %: one query has looked straight at the answer, and once is enough. The **sum** contains that attention too. It's enough while half of the tokens stay; below that it is lost among all the others. SnapKV averages 16 queries and blurs over five neighbours, which is too much for 10 %. TOVA asks only the very last query. Here that is the `?` of the next question, not the name that was asked for.
 #
 # So a figure for an eviction policy means nothing unless you know one thing: had it *seen* the question? In most benchmarks the question stands at the end of the prompt.
 #
@@ -545,8 +549,8 @@ Table(head, rows, right=head[1:], lines=[note])
 # ## One head, or all of them
 #
 # With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
-# %% [markdown] key="seen_read" lang="zh" src="931bb016"
-# 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 的平均再对相邻五个 token 平滑，到 10% 就不行了。TOVA 看的最后一个 query，在这里是下一个问题的问号，不是人名。
+# %% [markdown] key="seen_read" lang="zh" src="67f8077c"
+# 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 的平均再对相邻五个 token 平滑，到 10% 就不行了。TOVA 只看最后一个 query，在这里它是下一个问题的 `?`，不是刚才问的人名。
 #
 # 所以一种淘汰策略的成绩，要先知道一件事才有意义，那就是它**看到**问题了吗？大多数评测把问题放在提示词的末尾。
 #
@@ -583,8 +587,8 @@ Table(["scope", *["策略", "答对，%", "95% 区间"]], rows)
 # %% [markdown] key="scopes_read" lang="en"
 # With two lists `random` has two chances to keep a fact; with one it loses many answers, from 38.8 % to 21.6 %. KeyDiff loses none, because its heads agree on which keys are unlike the rest. So the worth of separate lists depends on the policy, and no curve here says that they are always better.
 #
-# Their cost is certain, however. A text lies in blocks of 16. If a head forgets tokens but all others stay where they are, can a block go back? Here are both heads of layer 0 under KeyDiff, first in place and then moved:
-# %% [markdown] key="scopes_read" lang="zh" src="f835f4e5"
+# What separate lists cost is certain. A text lies in blocks of 16. If a head forgets tokens but all others stay where they are, can a block go back? Here are both heads of layer 0 under KeyDiff, first in place and then moved:
+# %% [markdown] key="scopes_read" lang="zh" src="6fc7d5fd"
 # 有两份名单，`random` 就有两次机会留住一条事实；只有一份，答对的就从 38.8% 降到 21.6%。KeyDiff 一题也不少，因为哪些 key 与众不同，它的各个头意见一致。所以分开列名单值多少，取决于策略；这里没有哪条曲线说它总是更好。
 #
 # 它的代价却是确定的。文本放在块大小为 16 的块里。如果一个头忘掉一些 token，其余的都留在原位，能归还一个块吗？下面是 KeyDiff 之下第 0 层的两个头，先留在原位，再搬动：
@@ -649,7 +653,7 @@ head = ["", "S 的块", "别的序列找得到的 token"]
 Table(head, [("之前", before, others), ("搬动后", len(moved.new_table), found)])
 
 # %% [markdown] key="table_read" lang="en"
-# **In place, eviction frees next to nothing.** A block goes back only if no head keeps any of its 16 tokens. (The one exception above fits: in layer 0 summed H2O keeps old tokens and the window, so the blocks between are empty.)
+# **In place, eviction frees next to nothing.** A block goes back only if no head keeps any of its 16 tokens. (One row above is different: in layer 0 summed H2O keeps old tokens and the window, so the blocks between are empty.)
 #
 # But a slot needn't hold the same token in every head. The keys are rotated already, and attention doesn't depend on the order in which they lie. So each head moves *its own* survivors to the lowest slots, and the tail goes back: 3 blocks are left of 13. That takes three things:
 #
@@ -664,8 +668,8 @@ Table(head, [("之前", before, others), ("搬动后", len(moved.new_table), fou
 # ### Bytes that stay
 #
 # And the memory? A slice looks small:
-# %% [markdown] key="table_read" lang="zh" src="81460728"
-# **留在原位，淘汰几乎归还不了什么**：一个块里的 16 个 token，要所有头都不留，这个块才空得出来。（上面唯一的例外正好说明这一点：第 0 层里，求和的 H2O 留的是老 token 和窗口，中间的块就空了。）
+# %% [markdown] key="table_read" lang="zh" src="42c84fca"
+# **留在原位，淘汰几乎归还不了什么**：一个块里的 16 个 token，要所有头都不留，这个块才空得出来。（上面只有一行不同，因为第 0 层里，求和的 H2O 留的是老 token 和窗口，中间的块就空了。）
 #
 # 可是同一个槽位，在各个头里不必是同一个 token。key 已经旋转过，它们按什么次序排，不影响注意力的结果。所以每个头把**自己**留下的搬到最低的槽位，末尾的块就能归还，原来 13 个块，现在 3 个。这要满足三条：
 #
@@ -701,13 +705,13 @@ Table(["", "token 数", "看上去的字节", "实际占的字节"], rows)
 #
 # (Two more mistakes have the same symptom. One is to mask tokens instead of removing them. The other is to let attention return its weights, a matrix of queries times tokens for every head, which other implementations never store.)
 #
-# The package gathers. Watch its layers while the text is read token by token; the monitor looks five times a second, and here after every eight tokens too. As soon as the 48 places are full, each new token costs another one its place. The picture that is saved here is the one after 137 tokens:
-# %% [markdown] key="break_slice_read" lang="zh" src="23413a61"
+# The package gathers. Watch its layers while the text is read token by token. We let the monitor look after every eight tokens. As soon as the 48 places are full, each new token costs another one its place. The picture that is saved here is the one after 137 tokens:
+# %% [markdown] key="break_slice_read" lang="zh" src="7621e9ef"
 # 切片是视图，而只要视图还在，整块存储就不会释放（[第 05 课](05_owned_and_borrowed.ipynb)）。文本可能完全正确，显存却和原来一样，是 8,388,608 字节，而不是 1,048,576 字节。所以要看**存储**，不要看形状。
 #
 # （还有两种错误会引起同样的现象。一种是只把 token 遮住，没有去掉；另一种是让注意力返回权重，那是每个头一个“query 数 × token 数”的矩阵，别的实现从不把它存下来。）
 #
-# 本包用的是 gather。一个 token 一个 token 地读这篇文本，同时看着它的各层；监视器每秒看五次，这里每读八个 token 再多看一次。48 个位置一满，每进来一个新 token，就有一个旧的要让出位置。这里保存的是读完 137 个 token 之后的样子：
+# 本包用的是 gather。一个 token 一个 token 地读这篇文本，同时看着它的各层，每读八个 token 就让监视器看一次。48 个位置一满，每进来一个新 token，就有一个旧的要让出位置。这里保存的是读完 137 个 token 之后的样子：
 
 # %% key="live" lang="en" tags="hardware"
 from minikv.course import monitor
