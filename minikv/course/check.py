@@ -17,7 +17,7 @@ from minikv.course.compare import difference, size
 from minikv.course.exercise import Exercise, Misconception
 from minikv.course.lessons import find_exercise
 from minikv.course.progress_file import record_attempt
-from minikv.course.say import say
+from minikv.course.say import say, say_folded
 from minikv.course.your_engine.kept import keep_part
 from minikv.errors import ArgumentError
 from minikv.i18n import text
@@ -110,7 +110,7 @@ def run_check(exercise: Exercise, fn: object, *, seed: int = 0) -> Verdict:
 
 
 def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en") -> None:
-    """Print, in ``lang``, whether ``fn`` solves the exercise ``id`` ("02.1").
+    """Print, in ``lang``, whether ``fn`` solves the exercise ``id`` ("02.1"). A notebook folds a long case.
 
     ``hint`` is the level of the hint after a wrong answer: 1 symptom, 2 broken invariant, 3 where to look.
     Another ``seed`` draws other cases. An id that has moved ("11.3") is judged as the new one, which is printed first.
@@ -118,7 +118,7 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
     the source is kept for ``my_engine``. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError`` for an id
     that is no text and for an unknown hint level.
     """
-    from minikv.course.report import report
+    from minikv.course.report import full_report
 
     exercise = find_exercise(id)
     if hint not in HINT_LEVELS:
@@ -127,11 +127,11 @@ def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en"
         say(text("course.moved_exercise", lang, old=id, new=exercise.id), lang)
     verdict = run_check(exercise, fn, seed=seed)
     how: dict[str, Any] = dict(hint=int(hint), seed=seed, lang=lang)
-    said = _guarded(lambda: report(exercise, verdict, name=_name(fn), **how), exercise.limit_s, None)
+    said = _guarded(lambda: full_report(exercise, verdict, name=_name(fn), **how), exercise.limit_s, None)
     if said is None:  # an answer or an error that cannot be shown in time is left out
         bare = replace(verdict, got=_Unshown(), differs="", error=None)
-        said = report(exercise, bare, name="fn", **how)
-    say(said, lang)
+        said = full_report(exercise, bare, name="fn", **how)
+    say_folded(said.text, said.html, lang)
     # The verdict is printed already, so that the learner does not wait for its record.
     if verdict.num_cases and verdict.kind != "not_attempted":
         record_attempt(exercise.id, verdict.passed, seed, lang)

@@ -1,8 +1,12 @@
-"""A verdict in words: plain text, in English or Chinese. The sentences stand in ``messages/course.toml``."""
+"""A verdict in words, in English or Chinese: plain text, or HTML with a long case folded.
+
+The sentences stand in ``messages/course.toml``.
+"""
 
 import math
 import numbers
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 from minikv.course.check import HINT_LEVELS, Verdict
@@ -11,30 +15,74 @@ from minikv.course.exercise import Exercise, Refused
 from minikv.i18n import escape_controls, has_text, text
 
 BRIEF = 80  # characters of a value that an earlier hint has shown whole
+LONGEST_OPEN = 400  # characters of a report; a notebook folds the table of a longer one
+_SENTENCES = "white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"
+_ROWS = "white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0;color:inherit"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Sentences, the ``table`` of the case and the two answers, and sentences again: all of them lines.
+
+    ``summary`` names the table where it is folded.
+    """
+
+    before: list[str]
+    table: list[str]
+    after: list[str]
+    summary: str
+
+    @property
+    def text(self) -> str:
+        return "\n".join([*self.before, *self.table, *self.after])
+
+    @property
+    def html(self) -> str | None:
+        """The sentences, with the table folded between them; None where the whole is short enough."""
+        if not self.table or len(self.text) <= LONGEST_OPEN:
+            return None
+        before, after = (escape("\n".join(lines)) for lines in (self.before, self.after))
+        return (
+            f'<div class="minikv-shown"><div style="{_SENTENCES}">{before}</div>'
+            f"<details><summary>{escape(self.summary)}</summary>"
+            f'<pre style="{_ROWS}">{escape(chr(10).join(self.table))}</pre></details>'
+            f'<div style="{_SENTENCES}">{after}</div></div>'
+        )
 
 
 def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: int, lang: str) -> str:
     """The lines that ``check`` prints. ``name`` is the learner's name of the function."""
+    return full_report(exercise, verdict, name=name, hint=hint, seed=seed, lang=lang).text
+
+
+def full_report(
+    exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: int, lang: str
+) -> Report:
+    """The same, in its parts."""
 
     def say(key: str, **values: object) -> str:
         return text(f"course.{key}", lang, **values)
 
+    def alone(sentence: str) -> Report:
+        return Report([sentence], [], [], "")
+
     head = dict(id=exercise.id, cases=verdict.num_cases, failed=verdict.num_failed, seed=seed)
     match verdict.kind:
         case "passed":
-            return say("passed", **head)
+            return alone(say("passed", **head))
         case "not_attempted":
-            return say("not_attempted", id=exercise.id)
+            return alone(say("not_attempted", id=exercise.id))
         case "not_a_function":
-            return say("not_a_function", id=exercise.id, kind=type(verdict.got).__name__)
+            return alone(say("not_a_function", id=exercise.id, kind=type(verdict.got).__name__))
         case "bad_signature":
-            theirs = ", ".join(verdict.names)
-            return say("bad_signature", id=exercise.id, yours=theirs, due=", ".join(verdict.due))
+            theirs, due = ", ".join(verdict.names), ", ".join(verdict.due)
+            return alone(say("bad_signature", id=exercise.id, yours=theirs, due=due))
     keys = f"lesson_{exercise.lesson}.{exercise.name}.key"
     expected, got = (_in_words(value, keys, lang) for value in (verdict.expected, verdict.got))
     verdict = replace(verdict, expected=expected, got=got)
-    lines = [say(verdict.kind, limit_s=exercise.limit_s, argument=verdict.argument, **head)]
-    lines += _table(verdict, say, whole=hint == HINT_LEVELS[0])
+    before = [say(verdict.kind, limit_s=exercise.limit_s, argument=verdict.argument, **head)]
+    table = _table(verdict, say, whole=hint == HINT_LEVELS[0])
+    lines: list[str] = []
     if verdict.kind == "raised" and verdict.error is not None:
         lines.append(_error(verdict, lang, say))
     if verdict.printed:
@@ -43,12 +91,11 @@ def report(exercise: Exercise, verdict: Verdict, *, name: str, hint: int, seed: 
     note = _note(exercise, verdict, say)
     if note:
         lines.append(note)
-    if verdict.kind in ("mutated", "timed_out"):  # the first line said it; hints are about the answer
-        return "\n".join(lines)
-    lines.append(say("hint", level=hint, text=hint_text(exercise, verdict, hint, lang)))
-    if hint < HINT_LEVELS[-1]:
-        lines.append(say("next_hint", id=exercise.id, name=name, level=hint + 1, seed=_seed(seed)))
-    return "\n".join(lines)
+    if verdict.kind not in ("mutated", "timed_out"):  # their first line said it; hints are about the answer
+        lines.append(say("hint", level=hint, text=hint_text(exercise, verdict, hint, lang)))
+        if hint < HINT_LEVELS[-1]:
+            lines.append(say("next_hint", id=exercise.id, name=name, level=hint + 1, seed=_seed(seed)))
+    return Report(before, table, lines, say("case_folded"))
 
 
 def hint_text(exercise: Exercise, verdict: Verdict, level: int, lang: str) -> str:

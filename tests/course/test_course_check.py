@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sys
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from minikv.course import check, run_check
 from minikv.course.compare import size
 from minikv.course.lessons import find_exercise, find_lesson
-from minikv.course.report import report
+from minikv.course.report import full_report, report
 from minikv.errors import ArgumentError, UnknownNameError
+from minikv.i18n import text
 from tests.course.mutants import assert_exercise
 from tests.course.sample import BLOCKS, MEAN, RELEASE, said
 from tests.course.sample import blocks_needed as right
@@ -289,3 +291,44 @@ def test_an_error_of_minikv_speaks_the_learner_s_language():
     verdict = run_check(BLOCKS, refuses)
     for lang, words in (("zh", "必须是不小于 1 的整数"), ("en", "at least 1")):
         assert words in report(BLOCKS, verdict, name="refuses", hint=1, seed=0, lang=lang)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_notebook_folds_a_long_case_and_keeps_it_in_the_plain_text(monkeypatch, capsys, lang):
+    IPython = pytest.importorskip("IPython")
+    monkeypatch.setattr(IPython, "get_ipython", lambda: object())
+    shown = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, raw: shown.append(data))
+
+    def long_answer(lengths, block_size):
+        return ["<b>"] * 100
+
+    printed = said(capsys, long_answer, lang=lang)
+    assert not printed
+    assert len(shown) == 1
+    plain, html = shown[0]["text/plain"], shown[0]["text/html"]
+    assert plain.count("<b>") > 20
+    assert "<b>" not in html
+    before, folded, after = re.split("<details>|</details>", html)
+    assert "&lt;b&gt;" in folded
+    assert "&lt;b&gt;" not in before + after
+    assert text("course.case_folded", lang) in folded
+    assert plain.split()[0] in before
+
+    assert "99.1" in said(capsys, right, lang=lang)  # a short report is printed as ever
+    assert len(shown) == 1
+
+
+def test_what_stays_open_of_a_long_report_is_short():
+    """The sentences of a real exercise's known mistakes, without the case."""
+    folded = 0
+    for id in ("06.5", "09.2", "10.5", "11b.3", "14.2", "15b.1"):
+        exercise = find_exercise(id)
+        for mistake in exercise.misconceptions:
+            verdict = run_check(exercise, mistake.wrong)
+            for lang in ("en", "zh"):
+                whole = full_report(exercise, verdict, name=exercise.name, hint=1, seed=0, lang=lang)
+                if whole.html is not None:
+                    folded += 1
+                    assert len("".join([*whole.before, *whole.after])) < 450
+    assert folded > 12
