@@ -1,4 +1,4 @@
-"""Who may import whom: the table of docs/architecture.md, held by reading the imports."""
+"""Which room may import which: the table of docs/architecture.md, held by reading the imports."""
 
 import ast
 import subprocess

@@ -194,8 +194,8 @@ with minikv.LLM("tiny-gqa", **sizes) as large:
 show(PagingMotion("zh", recorder, step=2))
 
 # %% [markdown] key="together_read" lang="en"
-# In step 2, B finds the two blocks that A filled a step earlier, so only 3 of its 11 tokens are computed. In step 8, B needs a block and none is free, so C, which came last, is preempted. A ends, and in step 9 C comes back. Two of its blocks are still in the prefix cache, so 5 tokens are computed anew and not 13.
-# %% [markdown] key="together_read" lang="zh" src="309900bf"
+# In step 2, B finds the two blocks that A filled a step earlier, so only 3 of its 11 tokens are computed. In step 8, B needs a block and none is free, so C, which came last, is preempted. A ends, and in step 9 C comes back. Two of its blocks are still in the prefix cache, so 5 tokens are computed again and not 13.
+# %% [markdown] key="together_read" lang="zh" src="f207a372"
 # 第 2 步，B 命中了 A 在上一步填好的两个块，所以 11 个 token 只算 3 个。第 8 步，B 还要一个块，却没有空闲的，于是最后来的 C 被抢占。A 结束后，C 在第 9 步回来；它有两个块还在前缀缓存里，所以只要重算 5 个 token，而不是 13 个。
 
 # %% [markdown] key="sampling" lang="en"

@@ -107,9 +107,11 @@
 # | **arithmetic intensity** | 算术强度 | FLOPs of some work divided by the bytes that it moves. | FLOP/byte | `minikv.plan.roofline.decode_work` |
 # | **bandwidth** | 带宽 | Bytes that memory or a link can move in a second. | bytes/s | `minikv.memory.read_bandwidth` |
 # | **coalesced access** | 合并访存 | Neighbouring threads read neighbouring addresses, so that one transfer serves them all. | bytes/s | `minikv.memory.access_patterns` |
+# | **HBM** | HBM（高带宽显存） | A GPU's main memory, stacked chips beside the processor: tens of GiB, where weights and the KV cache lie; each decode step reads them from it. | bytes | `minikv.plan.find_gpu` |
 # | **memory-bound / compute-bound** | 访存受限 / 计算受限 | Waiting for memory (intensity below the ridge point), or for arithmetic (above it). |  | `minikv.plan.roofline.Roof.seconds` |
 # | **roofline / ridge point** | Roofline 模型 / 拐点（ridge point） | The most FLOP/s that work can reach, given its FLOPs a byte; the ridge point is where memory and arithmetic take equally long. | FLOP/byte | `minikv.plan.roofline.gpu_roof` |
-# %% [markdown] key="words-04" lang="zh" src="d3c1dc8f"
+# | **SRAM** | SRAM（片上存储） | Small, fast memory on the chip: registers, shared memory, L1 and L2. A kernel keeps there what it uses more than once. | bytes |  |
+# %% [markdown] key="words-04" lang="zh" src="d476ecdb"
 # ## [04 · Roofline 模型：GPU 为什么在等？](04_the_roofline.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -117,8 +119,10 @@
 # | **算术强度** | arithmetic intensity | 一份计算的 FLOP 数除以它搬动的字节数。别处也写作：计算强度。 | <nobr>FLOP/字节</nobr> | `minikv.plan.roofline.decode_work` |
 # | **带宽** | bandwidth | 内存或链路每秒能搬的字节数。 | <nobr>字节/秒</nobr> | `minikv.memory.read_bandwidth` |
 # | **合并访存** | coalesced access | 相邻的线程读相邻的地址，一次传输就够它们用。别处也写作：合并访问。 | <nobr>字节/秒</nobr> | `minikv.memory.access_patterns` |
+# | **HBM（高带宽显存）** | HBM | GPU 的主显存，是处理器旁边堆叠的存储芯片：有几十 GiB，权重和 KV 缓存放在这里，解码的每一步都要从中读取。别处也写作：device memory。 | <nobr>字节</nobr> | `minikv.plan.find_gpu` |
 # | **访存受限 / 计算受限** | memory-bound / compute-bound | 在等访存（算术强度低于拐点），还是在等计算（高于拐点）。别处也写作：访存瓶颈、带宽受限。 |  | `minikv.plan.roofline.Roof.seconds` |
 # | **Roofline 模型 / 拐点（ridge point）** | roofline / ridge point | 一份计算最多能跑到多快，由每字节配多少 FLOP 决定；拐点处访存和计算耗时相等。别处也写作：屋顶线模型、脊点。 | <nobr>FLOP/字节</nobr> | `minikv.plan.roofline.gpu_roof` |
+# | **SRAM（片上存储）** | SRAM | 芯片上又小又快的存储：寄存器、共享内存、L1 和 L2。kernel 把要反复使用的数据留在这里。别处也写作：on-chip memory。 | <nobr>字节</nobr> |  |
 
 # %% [markdown] key="words-05" lang="en"
 # ## [05 · When is this memory freed?](05_owned_and_borrowed.ipynb)
@@ -126,15 +130,15 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **arena** | arena（一次分配的整块内存） | One large allocation from which pieces are lent, and which is freed as a whole. | bytes | `minikv.memory.Arena` |
-# | **owned / borrowed / view** | 拥有 / 借用 / 视图 | Whether a tensor stands for the whole of its memory, uses memory that somebody else frees, or shows a part of another tensor. |  | `minikv.memory.ownership` |
+# | **owned / borrowed / view** | 拥有 / 借用 / 视图 | Whether a tensor stands for the whole of its memory, uses memory that another object frees, or shows a part of another tensor. |  | `minikv.memory.ownership` |
 # | **stride** | 步幅（stride） | Elements from one item to the next along a dimension of a tensor. | elements | `minikv.memory.ownership` |
-# %% [markdown] key="words-05" lang="zh" src="7c27a1ee"
+# %% [markdown] key="words-05" lang="zh" src="b7046497"
 # ## [05 · 这块内存什么时候释放？](05_owned_and_borrowed.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **arena（一次分配的整块内存）** | arena | 一次分配的一整块内存，从中借出小块，最后整块释放。别处也写作：内存池。 | <nobr>字节</nobr> | `minikv.memory.Arena` |
-# | **拥有 / 借用 / 视图** | owned / borrowed / view | 张量对它的内存是什么关系：拥有全部；借用，由别人释放；还是视图，只看另一个张量的一部分。别处也写作：所有权。 |  | `minikv.memory.ownership` |
+# | **拥有 / 借用 / 视图** | owned / borrowed / view | 张量对它的内存是什么关系：拥有全部；借用，由另一个对象释放；还是视图，只看另一个张量的一部分。别处也写作：所有权。 |  | `minikv.memory.ownership` |
 # | **步幅（stride）** | stride | 沿张量的某一维，从一项到下一项隔多少个元素。别处也写作：步长。 | <nobr>元素</nobr> | `minikv.memory.ownership` |
 
 # %% [markdown] key="words-06" lang="en"
@@ -207,16 +211,16 @@
 # | **KV cache group** | KV 缓存组 | Layers with one window and one number of bytes a token: they share a pool of blocks and one block table a sequence. |  | `minikv.blocks.KVCacheGroup` |
 # | **prefix cache / hit rate** | 前缀缓存 / 命中率 | Blocks of earlier prompts, found again by their content; the hit rate is the share of asked tokens that were found. | 0 to 1 | `minikv.blocks.BlockManager.match` |
 # | **radix tree (RadixAttention)** | 基数树（RadixAttention） | SGLang's index of cached prefixes: a tree whose edges hold runs of tokens, where chained digests name whole blocks. | tokens | `minikv.blocks.BlockManager.match` |
-# | **reference count / free list** | 引用计数 / 空闲队列 | How many sequences hold a block; the queue of blocks that nobody holds. |  | `minikv.blocks.BlockPool.ref_count` |
+# | **reference count / free list** | 引用计数 / 空闲队列 | How many sequences hold a block; the queue of blocks that no sequence holds. |  | `minikv.blocks.BlockPool.ref_count` |
 # | **slot / slot mapping** | 槽位 / 槽位映射（`slot_mapping`） | A slot is the place of one token in the pool; the slot mapping says which slot each new token gets. |  | `minikv.blocks.BlockManager.slot_mapping` |
-# %% [markdown] key="words-09" lang="zh" src="12048edf"
+# %% [markdown] key="words-09" lang="zh" src="07483c4e"
 # ## [09 · 块 7 属于哪条序列？](09_pages_and_blocks.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **块 / 块大小 / 块池** | block / block size / block pool | 块是一段固定大小的空间，装得下“块大小”那么多个 token 在各层的 K 和 V；所有块合起来就是块池，一次分配好。别处也写作：KV 块、物理块。 | 块 | `minikv.blocks.BlockPool` |
 # | **块表** | block table | 一条序列用了哪些块：按 token 的顺序列出块号。别处也写作：块映射表。 | 块 | `minikv.blocks.BlockManager.block_table` |
-# | **写时复制** | copy-on-write | 共享的块平时不复制，有人要往里写时才复制一份。 |  | `minikv.blocks.BlockManager.fork` |
+# | **写时复制** | copy-on-write | 共享的块平时不复制，有序列要往里写时才复制一份。 |  | `minikv.blocks.BlockManager.fork` |
 # | **KV 缓存组** | KV cache group | 窗口相同、每个 token 字节数也相同的层：它们共用一个块池，每条序列共用一张块表。 |  | `minikv.blocks.KVCacheGroup` |
 # | **前缀缓存 / 命中率** | prefix cache / hit rate | 以前的提示词留下的块，内容相同就能再次找到；命中率是请求的 token 里找到的比例。别处也写作：自动前缀缓存。 | 0 到 1 | `minikv.blocks.BlockManager.match` |
 # | **基数树（RadixAttention）** | radix tree (RadixAttention) | SGLang 的前缀索引：一棵树，边上是一串 token；链式的摘要则以整块为单位。 | token | `minikv.blocks.BlockManager.match` |
@@ -228,15 +232,17 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
+# | **FlashAttention** | FlashAttention | Attention tile by tile with an online softmax: a tile of K and V stays in SRAM, and the matrix of scores is never written to HBM. |  | `minikv.kernels.OnlineSoftmax` |
 # | **kernel** | kernel | A function that runs on the GPU, in many programs at once. |  | `minikv.kernels.store_kv` |
 # | **online softmax / split-KV** | 在线 softmax / 沿序列切分（split-KV） | A softmax computed piece by piece with a running maximum; split-KV gives the pieces of one sequence to different programs. |  | `minikv.kernels.merge_splits` |
 # | **paged attention** | 分页注意力（PagedAttention） | Attention that finds K and V through a block table instead of in one contiguous piece. |  | `minikv.kernels.paged_decode` |
 # | **tile** | tile | The part of K and V that a program of a kernel holds and computes at one time. |  |  |
-# %% [markdown] key="words-10" lang="zh" src="f56f4c7d"
+# %% [markdown] key="words-10" lang="zh" src="18b0adc2"
 # ## [10 · GPU 怎样读块表？](10_kernels.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
+# | **FlashAttention** | FlashAttention | 用在线 softmax 逐个 tile 计算注意力：K 和 V 的 tile 留在 SRAM 里，分数矩阵从不写到 HBM。别处也写作：flash attention。 |  | `minikv.kernels.OnlineSoftmax` |
 # | **kernel** | kernel | 在 GPU 上运行的函数，由许多程序实例同时执行。别处也写作：算子、核函数。 |  | `minikv.kernels.store_kv` |
 # | **在线 softmax / 沿序列切分（split-KV）** | online softmax / split-KV | 一段一段地算 softmax，随时更新最大值；沿序列切分是把一条序列的各段交给不同的程序。别处也写作：Flash-Decoding。 |  | `minikv.kernels.merge_splits` |
 # | **分页注意力（PagedAttention）** | paged attention | 经过块表去找 K 和 V 的注意力，不要求它们连成一片。 |  | `minikv.kernels.paged_decode` |
@@ -248,12 +254,12 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **chunked prefill** | 分块预填充 | A long prompt is computed in pieces, over several steps, beside the decodes of others. | tokens | `minikv.engine.Scheduler.schedule` |
-# | **continuous batching** | 连续批处理 | The batch is made anew at every step: who has ended leaves, and who waits may join. | sequences | `minikv.engine.Scheduler.schedule` |
+# | **continuous batching** | 连续批处理 | The batch is chosen again at every step: requests that have ended leave, and waiting ones may join. | sequences | `minikv.engine.Scheduler.schedule` |
 # | **detokenize** | 还原为文本 | To turn token numbers back into text, piece by piece while they arrive. |  |  |
 # | **seat / `max_num_seqs`** | 并发上限（`max_num_seqs`） | A batch has `max_num_seqs` seats: so many sequences may run at the same time. | sequences | `minikv.engine.Scheduler` |
 # | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.ext.overlap.schedule_next` |
 # | **TTFT / TPOT** | 首 token 延迟（TTFT）/ 每 token 延迟（TPOT） | Time from a request to its first token; time from one of its tokens to the next, on average. | s | `minikv.engine.summary` |
-# %% [markdown] key="words-11a" lang="zh" src="15015a8f"
+# %% [markdown] key="words-11a" lang="zh" src="c839262e"
 # ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |

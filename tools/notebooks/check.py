@@ -10,6 +10,7 @@ from tools.notebooks.compose import compose
 from tools.notebooks.course import KINDS, Course, Target, open_course
 from tools.notebooks.glossary import Ban, read_glossary
 from tools.notebooks.source import Source, SourceError
+from tools.notebooks.structure import Voice, read_voice
 
 GLOSSARY = Path("minikv/course/data/glossary.toml")
 
@@ -36,7 +37,7 @@ def check(root: Path) -> list[str]:
         course = open_course(root)
     except SourceError as error:
         return [str(error)]
-    bans = read_glossary(root / GLOSSARY)
+    bans, voice = read_glossary(root / GLOSSARY), read_voice(root)
     lines: list[str] = []
     sources: dict[Path, Source | None] = {}
     right: set[Target] = set()
@@ -44,7 +45,7 @@ def check(root: Path) -> list[str]:
     for target in course.targets():
         path = target.source_path
         if path not in sources:
-            sources[path] = _read(course, target, bans, lines)
+            sources[path] = _read(course, target, bans, voice, lines)
         source = sources[path]
         if source is None:
             continue
@@ -59,7 +60,7 @@ def check(root: Path) -> list[str]:
     return lines + [str(problem) for problem in _strays(course)]
 
 
-def _read(course: Course, target: Target, bans: list[Ban], lines: list[str]) -> Source | None:
+def _read(course: Course, target: Target, bans: list[Ban], voice: Voice, lines: list[str]) -> Source | None:
     """The source, after its own rules; None, with a line, where it cannot be read or composed."""
     from tools.notebooks.check_source import source_problems
 
@@ -71,7 +72,7 @@ def _read(course: Course, target: Target, bans: list[Ban], lines: list[str]) -> 
     except SourceError as error:
         lines.append(str(error))
         return None
-    lines += [str(problem) for problem in source_problems(course, target, source, bans)]
+    lines += [str(problem) for problem in source_problems(course, target, source, bans, voice)]
     return source
 
 

@@ -11,12 +11,19 @@ from tools.notebooks.glossary import Ban, forbidden_words
 from tools.notebooks.minutes import MOST, lesson_minutes
 from tools.notebooks.prose import broken_bold, reads_as_prose, text_hash
 from tools.notebooks.source import Cell, Source
+from tools.notebooks.structure import VOICE, Voice, structure_problems, tics
 from tools.project import read_project
 
 
-def source_problems(course: Course, target: Target, source: Source, bans: list[Ban]) -> Iterator[Problem]:
+def source_problems(
+    course: Course, target: Target, source: Source, bans: list[Ban], voice: Voice
+) -> Iterator[Problem]:
     """Everything wrong with one source file that can be seen without a notebook."""
+    lesson = target.stem.split("_")[0]
     yield from _meta_problems(course, target, bans)
+    if target.kind == "lesson":
+        for what, way_out in structure_problems(voice, source, lesson):
+            yield Problem(target.source_path, "", what, way_out)
     for cell in source.cells:
         english = source.sibling(cell, "en")
         rules = [_sibling_problems(target, source, cell)]
@@ -26,6 +33,7 @@ def source_problems(course: Course, target: Target, source: Source, bans: list[B
             rules += [
                 _translation_problems(target, english, cell),
                 _glossary_problems(target, cell, english.text if english else "", bans),
+                _tic_problems(target, cell, voice),
                 _bold_problems(target, cell),
                 _link_problems(course, target, cell),
             ]
@@ -84,6 +92,13 @@ def _glossary_problems(target: Target, cell: Cell, english: str, bans: list[Ban]
     for ban in forbidden_words(bans, cell.text, cell.lang, lesson, english):
         what = f'the glossary does not allow "{ban.word}"'
         yield _problem(target, cell, what, f"Write: {ban.instead} (code and quotations are free)")
+
+
+def _tic_problems(target: Target, cell: Cell, voice: Voice) -> Iterator[Problem]:
+    for word, instead in tics(voice, cell, cell.lang, target.stem.split("_")[0]):
+        yield _problem(
+            target, cell, f'prose does without "{word}"', f"Write {instead}, or except the cell in {VOICE}"
+        )
 
 
 def _bold_problems(target: Target, cell: Cell) -> Iterator[Problem]:
