@@ -3,7 +3,7 @@
 ``Batch`` has the tokens of a forward and their places in the cache; ``PagedCache`` is the model's cache object during
 that forward; ``bind_model`` joins a model and a ``PagedKVCache`` to an ``Adapter``. ``load`` reads a model, also the
 two small trained ones; ``recall_documents`` makes the task that those have learned. ``measure`` finds the layers of a
-model of an architecture that is on no list.
+model of an architecture that is on no list; ``random_model`` makes one of any size without a checkpoint.
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from minikv.models.hf_cache import GatheredCache, PagedCache
     from minikv.models.loading import Loaded, load
     from minikv.models.measured import measure
+    from minikv.models.random_weights import ModelShape, random_model, shape_for
     from minikv.models.recall import Document, Prompt, Question, recall_documents, recall_prompt
 
 _HOME = {
@@ -26,6 +27,7 @@ _HOME = {
     "Document": "recall",
     "GatheredCache": "hf_cache",
     "Loaded": "loading",
+    "ModelShape": "random_weights",
     "PagedCache": "hf_cache",
     "Prompt": "recall",
     "Question": "recall",
@@ -33,9 +35,11 @@ _HOME = {
     "own_attention": "adapter",
     "load": "loading",
     "measure": "measured",
+    "random_model": "random_weights",
     "recall_documents": "recall",
     "recall_prompt": "recall",
     "seen_window": "batch",
+    "shape_for": "random_weights",
 }
 
 __all__ = [
@@ -45,6 +49,7 @@ __all__ = [
     "Document",
     "GatheredCache",
     "Loaded",
+    "ModelShape",
     "PagedCache",
     "Prompt",
     "Question",
@@ -52,9 +57,11 @@ __all__ = [
     "load",
     "measure",
     "own_attention",
+    "random_model",
     "recall_documents",
     "recall_prompt",
     "seen_window",
+    "shape_for",
 ]
 
 if not TYPE_CHECKING:
