@@ -18,7 +18,7 @@ import anywidget
 
 from minikv.course import t
 from minikv.course.motion import BatchingMotion, MemoryBarMotion, PagingMotion
-from minikv.course.widgets import SegmentsWidget
+from minikv.course.widgets import PoolWidget, SegmentsWidget
 from tools.site.browser.widgets import LIVE
 
 SETUP = "minikv-setup"
@@ -30,6 +30,7 @@ CELLS = (
     ("07", "story_big"),
     ("08", "growing_bar"),
     ("09", "paging_motion"),
+    ("09", "widget"),
     ("10", "widget"),
     ("11a", "seats_motion"),
     ("12", "widget"),
@@ -119,7 +120,7 @@ def widget_classes() -> dict[str, type[anywidget.AnyWidget]]:
     """Return {name of its files: class} of every widget that a page has."""
     live = {name: getattr(import_module(f"minikv.course.widgets.{name}"), cls) for name, cls in LIVE.items()}
     recorded = (BatchingMotion, MemoryBarMotion, PagingMotion)
-    return live | {"segments": SegmentsWidget} | {cls._name: cls for cls in recorded}
+    return live | {"pool": PoolWidget, "segments": SegmentsWidget} | {cls._name: cls for cls in recorded}
 
 
 def write_assets(assets: Path) -> None:

@@ -28,6 +28,7 @@ function put(figure) {
   return import(`./widgets/${name}.js`).then(({ default: widget }) => {
     figure.querySelector(".scroll").replaceWith(place);
     widget.render({ model, el: place });
+    if (!live) place.querySelector(".minikv-actions")?.remove(); // its buttons ask a kernel; the slider is enough here
     const title = place.querySelector("h4");
     title?.setAttribute("aria-level", "3");
     (place.querySelector("button, select, input") ?? title)?.focus({ preventScroll: true });
