@@ -20,7 +20,7 @@ import pytest
 from minikv.course.check import HINT_LEVELS
 from minikv.course.compare import difference
 from minikv.course.lessons import find_lesson, lesson_numbers
-from minikv.i18n import LANGUAGES, text
+from minikv.i18n import LANGUAGES, has_text, text
 from tests.course.mutants import assert_exercise
 from tests.in_turn import in_turn
 
@@ -28,6 +28,19 @@ ROOT = Path(__file__).parents[2]
 EXERCISES = [exercise for number in lesson_numbers() for exercise in find_lesson(number).exercises]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 CHECKED = re.compile(r'^\s*check\("([^"]+)",', re.MULTILINE)
+
+# keys of an answer that stand in the code or in the task under this name
+NAMES = {
+    "ref_counts",
+    "block_table",
+    "free_blocks",
+    "num_computed",
+    "num_cached",
+    "num_blocks",
+    "positions",
+    "slots",
+}
+NAMES |= {"lengths", "query_starts", "sampled_rows", "scores", "how", "swap_seconds", "recompute_seconds"}
 
 every_exercise = in_turn("exercise", EXERCISES)
 
@@ -137,6 +150,32 @@ def test_the_lessons_tests_hold_two_right_answers_that_are_not_the_reference(exe
     code = {getattr(answer, "__code__", answer) for answer in [exercise.reference, *right]}
     assert len(right) >= 2
     assert len(code) == 1 + len(right), "two of the answers are the same code"
+
+
+def string_keys(value: object) -> Iterator[str]:
+    if type(value) is dict:
+        yield from (key for key in value if type(key) is str)
+    if type(value) in (dict, list, tuple):
+        for part in value.values() if type(value) is dict else value:
+            yield from string_keys(part)
+
+
+@every_exercise
+def test_keys_of_an_answer_are_names_of_the_code_or_words_in_the_readers_language(exercise):
+    """``ref_counts`` is what the code calls it; ``forgotten`` would be an English word in a Chinese report."""
+    if exercise.id == "10.6":
+        pytest.importorskip("triton")
+    owner = f"lesson_{exercise.lesson}.{exercise.name}.key"
+    keys = {
+        key
+        for case in exercise.draw(0)[:6]
+        for key in string_keys(answered(exercise, exercise.reference, case)[1])
+    }
+    english = {key for key in keys - NAMES if not has_text(f"{owner}.{key}")}
+    assert not {key for key in english if not re.fullmatch(r"[kv]|[A-Z]\d*|read\(.*\)", key)}
+    for lang in LANGUAGES:
+        said = [text(f"{owner}.{key}", lang) for key in keys if has_text(f"{owner}.{key}")]
+        assert len(set(said)) == len(said)
 
 
 def answered(exercise, fn: Callable, case: dict) -> tuple[str, object]:
