@@ -9,7 +9,6 @@ from pathlib import Path
 
 from minikv.i18n import LANGUAGES
 from minikv.look import PLOT_STYLE
-from tools.notebooks.minutes import lesson_minutes
 from tools.notebooks.texts import TEXTS
 from tools.project import read_project
 from tools.site import api, calculator, model, motion, playground, pyodide, widgets
@@ -103,7 +102,7 @@ class Site:
             number=lesson.number, title=lesson.title[page.lang]
         )
         sentences = (
-            [said["minutes"].format(minutes=lesson_minutes(self.plan.course, lesson))]
+            [said["minutes"].format(minutes=self.plan.minutes[lesson.number])]
             if page.kind == "lesson"
             else []
         )

@@ -95,6 +95,11 @@ class Plan:
         return [page for lang in LANGUAGES for page in self._in(lang)]
 
     @cached_property
+    def minutes(self) -> dict[str, int]:
+        """{number of a lesson: its minutes}."""
+        return {lesson.number: lesson_minutes(self.course, lesson) for lesson in self.course.lessons}
+
+    @cached_property
     def by_source(self) -> dict[str, dict[str, Page]]:
         """{a file of the repository: {language of the reader: its page}}."""
         found: dict[str, dict[str, Page]] = {}
@@ -144,7 +149,7 @@ class Plan:
         page = self.page_of(Target(kind, lang, lesson.stem).path.as_posix(), lang)
         if page is None:
             return None
-        minutes = lesson_minutes(self.course, lesson)
+        minutes = self.minutes[lesson.number]
         return Entry(lesson.number, lesson.stem, lesson.title[lang], minutes, page.path)
 
     def _in(self, lang: str) -> Iterable[Page]:
