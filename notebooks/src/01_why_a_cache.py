@@ -29,8 +29,7 @@
 # **为什么每一步都比前一步慢？KV 缓存保存了什么，就不再变慢？**
 #
 # [第 00 课](00_start_here.ipynb)的小模型读入 12 个 token，再写 4 个，先不用缓存，再用缓存。
-# 第一层里的钩子（hook）记下每一步算了 $Q$、$K$、$V$ 三个矩阵的哪些行。
-# 这三个矩阵下面再讲。
+# 第一层里的钩子（hook）记下每一步要算哪些 token，图中的一行就是一个 token。
 
 # %% key="rows" lang="en"
 from minikv.course import Table
@@ -660,9 +659,9 @@ Table(["", "a", "p", "h", "p + h"], rows)
 # With a cache it costs more than the projections once $n \cdot a > p$. Without a cache the condition is $n^2 a > n p$.
 # Divide the second one by $n$, and you get the same $n$ for both:
 # %% [markdown] key="crossing" lang="zh" src="6cd340bc"
-# ## 在哪里交叉
+# ## 从多长起，注意力比权重更贵
 #
-# 注意力起初便宜，但增长得更快。
+# 注意力的开销起初很小，但增长得更快。
 # 使用缓存时，$n \cdot a > p$ 就表示注意力更贵；不用缓存时，条件是 $n^2 a > n p$。
 # 后一个式子两边同除以 $n$，就与前一个相同，所以两种情况在同一个 $n$ 交叉：
 
@@ -685,7 +684,7 @@ Table(["", "a", "p", "h", "p + h"], rows)
 # |---|---|---|
 # | $p$ | 每送入一个 token 的 FLOP 数 | 589,824 |
 # | $a$ | 每一对 query 和 key 的 FLOP 数 | 1,024 |
-# | $n_{\times}$ | 注意力首次更贵的长度 | 577 |
+# | $n_{\times}$ | 注意力的开销首次超过投影的长度 | 577 |
 #
 # $$\lfloor 589{,}824 / 1{,}024 \rfloor + 1 = 576 + 1 = 577$$
 #
@@ -841,7 +840,7 @@ show(lines(series, x="n：序列的 token 数", y="是 n = 16 时一步的多少
 # The class below sees every operation of one step.
 # %% [markdown] key="operations" lang="zh" src="6eaf6aaa"
 # 表的最后两列回答的是同一个问题：在这个长度上，缓存省下了多少倍？
-# 图里比较的则是一步增长了多少，一条按 FLOP 算，一条按实测时间算。
+# 图里比较的则是一步增长了多少，每种做法各有两条线，一条按 FLOP 数，一条按实测时间。
 # 两者不必一致。
 # 时间可能增长得慢一些，因为每一步里有一部分开销与长度无关。
 # 时间也可能增长得快一些，因为计数只算矩阵乘法，而 `eager` 还要对每个头的 $n \times n$ 个得分做缩放、加掩码和归一化，每次都要把它们全部读写一遍。
@@ -1001,7 +1000,7 @@ Table(["提示词", "新 token", "比值"], rows, title="Llama-3.1-8B 的一段�
 # We pay for the saved work with memory, because K and V of every token stay there until the sequence ends.
 # `CacheSpec` knows how many bytes that takes. Here its answer stands beside the size of the tensors that our loop left behind.
 # %% [markdown] key="ratio-why" lang="zh" src="f2559bd3"
-# 单看一步，不用缓存的开销接近 $n$ 倍，因为缓存让投影**和**注意力都变成 $n$ 分之一，只有 logits 不变。
+# 单看一步，不用缓存的开销接近 $n$ 倍，因为缓存让投影和注意力都变成 $n$ 分之一，只有 logits 不变。
 # 再看整段回复。提示词很长时，倍数接近新 token 的个数，因为提示词无论如何都要算一次。
 # 而且这只是 FLOP。从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
 #
@@ -1371,7 +1370,7 @@ Table(head, rows, title=f"共 {asked_in_all} 个问题")
 # 旧 token 的 K 和 V 之所以可以保留，是因为因果掩码让前面的 token 看不到后面的，所以它们不会再变。
 # 缓存让一步的 FLOP 数大约变成 $n$ 分之一（Llama-3.1-8B 在 1,000 个 token 处是 932 倍），时间却省不了这么多，因为启动操作和读取权重的开销还在。
 # Llama-3.1-8B 从 26,625 个 token 起，注意力的开销超过所有权重矩阵。
-# 文字相同说明不了什么。例如每个新 token 的位置都晚一格时，20 段文字里有 14 段没变，而我们比较过的那一段，logits 最多变了 0.6。所以要比较 logits。
+# 只看文字相同，说明不了什么。例如每个新 token 的位置都晚一格时，20 段文字里有 14 段一字未变。可是在其中一段上比较 logits，差别最大有 0.6。所以要比较 logits。
 #
 # ## 自我检查
 #
