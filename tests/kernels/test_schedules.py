@@ -11,7 +11,8 @@ from minikv.kernels.gpu.configs import attention_config
 from minikv.kernels.gpu.launches import attention_launches
 from minikv.kernels.occupancy import Schedule, makespan, split_tiles
 from tests.kernels.dense import dense, make_case
-from tests.kernels.test_attention_gpu import DEVICE, SMALL, agree
+from tests.kernels.test_attention import absorbed, latent_case
+from tests.kernels.test_attention_gpu import DEVICE, SMALL, agree, run
 
 pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 H200 = Device(90, 132)
@@ -120,6 +121,34 @@ def test_sequences_of_a_batch_have_splits_of_their_own_length(monkeypatch, lengt
         assert made.sum() == -(-own // share)
         assert not parts[row, made].isnan().any()
         assert parts[row, ~made].isnan().all()
+
+
+@pytest.mark.parametrize("multiprocessors", [2, 6])
+@pytest.mark.parametrize("name", ["drafts", "drafts in a window", "scores", "latents"])
+def test_splits_of_other_kinds_of_step_are_dense_attention(monkeypatch, name, multiprocessors):
+    """Rows of drafts, scores and latents, with NaN in every buffer before."""
+    monkeypatch.setattr(launching, "LEAST_OF_SPLIT", 32)
+    monkeypatch.setattr(launching, "LONG_SPLIT", 16)
+    device, options = Device(90, multiprocessors), {}
+    if name == "latents":
+        case, rank = latent_case([70, 17, 0, 33], queries=[1] * 4, heads=20, device=DEVICE)
+        query, options["q_rope"], wanted, scale = absorbed(case, rank)
+        got = run(case, query=query, device=device, config=SMALL, **options, **scale)
+    elif name == "scores":
+        wanted = case = make_case([70, 17, 0, 33], queries=[1] * 4, group=2, device=DEVICE)
+        got = run(case, device=device, config=SMALL, return_scores=True)
+    else:
+        window = 20 if name == "drafts in a window" else None
+        wanted = case = make_case(
+            [70, 17, 33, 5], queries=[3, 1, 5, 5], group=2, window=window, device=DEVICE
+        )
+        starts = {"query_starts": case.query_starts, "max_queries": 5}
+        got = run(case, device=device, config=SMALL, **starts)
+    out, lse, scores = dense(wanted)
+    agree(got.out, out, case.query.dtype)
+    torch.testing.assert_close(got.lse.double().cpu(), lse, rtol=1e-5, atol=1e-5)
+    if got.scores is not None:
+        agree(got.scores, scores[..., : got.scores.shape[-1]], case.query.dtype)
 
 
 def test_a_batch_of_one_length_is_split_alike_and_never_more_than_it_may():
