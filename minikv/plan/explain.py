@@ -35,8 +35,8 @@ def explain_spec(spec: "CacheSpec", lang: str) -> str:
     ]
     for layer, count in countable(spec):
         lines += [f"  {line}" for line in _layer_lines(layer, count, spec.kv_dtype, say)]
-    lines.append(say("spec_first", slope=spec.slope(0)))
     windows = [layer.window for layer in spec.layers if layer.window is not None]
+    lines.append(say("spec_first" if windows else "spec_each", slope=spec.slope(0)))
     if windows:
         lines.append(say("spec_later", window=max(windows), slope=spec.slope(max(windows))))
     if spec.constant_state_bytes:

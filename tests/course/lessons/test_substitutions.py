@@ -5,12 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from minikv.blocks import BlockManager
 from minikv.course.capstone import Plan, floor, serve, tiny_task
 from minikv.course.lessons.l07.growth import bytes_copied
 from minikv.course.lessons.l08.engine_memory import CHUNK, start_up
+from minikv.course.lessons.l10.bytes_moved import Shape
+from minikv.course.lessons.l10.bytes_moved import floor as bytes_floor
+from minikv.course.lessons.l11a.load import Ask, run_load
 from minikv.course.lessons.l12.parallel_layouts import two_ways
 from minikv.course.lessons.l16.culprit import culprit
 from minikv.course.lessons.l17.traffic import BUSY, ONE_PROMPT, md1_wait
+from minikv.engine.ext.decode_buffers import DecodeSizes
+from minikv.eviction import Budget
 from minikv.memory.allocator.rules import round_size, segment_size
 from minikv.models import load
 from minikv.plan import CacheSpec, find_gpu, max_batch_size, plan_memory, rebuilt_bytes, weight_bytes
@@ -134,6 +140,99 @@ def the_pools_of_four_engines() -> list[str]:
     return [f" = {pool_bytes(engine, card, 0.9) / 10**9:g}$ GB" for engine in OPTIONS]
 
 
+def the_slots_of_a_table() -> list[str]:
+    manager = BlockManager(num_blocks=6, block_size=4)
+    manager.allocate("P", range(8))  # blocks 0 and 1
+    manager.allocate("Q", range(100, 112))  # blocks 2, 3 and 4
+    manager.append("P", 8)
+    table, slot = manager.block_table("P"), manager.slot_mapping("P", 8, 9)[0]
+    assert (table[8 // 4], slot) == (5, 20)
+    key = CacheSpec.from_config("Llama-3.1-8B").slope() // 32 // 2  # of a token, in a layer
+    return [
+        f"table[8 // 4] * 4 + 8 % 4 = {table[8 // 4]} * 4 + {8 % 4} = {slot}`",
+        f"{16 * key:,} B",
+        "(16 - 1) / 2 = 7.5`",
+    ]
+
+
+def the_floor_of_a_kernel() -> list[str]:
+    shape = Shape((8192,) * 32)
+    parts = [shape.kv_bytes, shape.edge_bytes, shape.table_bytes]
+    return [" + ".join(f"{part:,}" for part in parts) + f" = {bytes_floor(shape).num_bytes:,} B`"]
+
+
+def the_softmax_of_four_logits() -> list[str]:
+    logits, values = torch.tensor([2.0, 90, 89, 1]), torch.arange(1.0, 5)
+    powers = (logits - 90).exp()
+    lse, halves = logits.logsumexp(0), torch.stack([logits[:2].logsumexp(0), logits[2:].logsumexp(0)])
+    shares = (halves - lse).exp()
+    assert torch.allclose(shares @ torch.tensor([2.0, 3.0]), logits.softmax(0) @ values)
+    return [
+        f"= {(powers * values).sum():.4f} / {powers.sum():.4f} = {logits.softmax(0) @ values:.4f}`",
+        f"= {lse:.4f}`",
+        f"{shares[0]:.3f} * 2 + {shares[1]:.3f} * 3 = {logits.softmax(0) @ values:.3f}`",
+    ]
+
+
+def the_limits_of_a_step() -> list[str]:
+    spec = CacheSpec.from_config("Llama-3.1-8B")
+    blocks, request = 55 * GIB // spec.block_bytes(16), -(-2047 // 16)
+    return [
+        f"/ (16 × {spec.slope():,} B) = {blocks:,} |",
+        f"{blocks:,} / {request} = {blocks // request} ",
+        f"{blocks // request} * {request} = {blocks:,}`",
+        f"= {16 / (0.0015 + 0.0000388 * 16):,.0f}`",
+    ]
+
+
+def the_tax_of_preemption() -> list[str]:
+    asks = [Ask(tuple(range(100 * i, 100 * i + 6)), 18) for i in range(5)]
+    ran = run_load(asks, num_blocks=16, block_size=4, max_num_seqs=8, max_batched_tokens=64)
+    once = sum(len(ask.prompt) + ask.new - 1 for ask in asks)
+    computed = once + ran.recomputed
+    assert ran.tax == ran.recomputed / computed
+    return [
+        f"5 × (6 + 17) = {once} ",
+        f"{once} + {ran.recomputed} = {computed} |",
+        f"`{ran.recomputed} / {computed} = {ran.tax:.1%}`",
+    ]
+
+
+def the_bytes_of_int8() -> list[str]:
+    scaled, bf16 = (CacheSpec.from_config("Llama-3.1-8B", kv_dtype=d).slope() for d in ("int8", "bf16"))
+    return [
+        f"(128 × 1 + 4) = {scaled:,}`",
+        f"128 × 2 = {bf16:,}`",
+        f"(128 + 4) = {bf16 / scaled:.2f}`",
+    ]
+
+
+def what_a_graph_borrows() -> list[str]:
+    sizes = DecodeSizes(
+        max_rows=256, width=8192 // 16, num_kv_cache_groups=1, vocabulary=128_256, dtype=torch.bfloat16
+    )
+    logits = 256 * sizes.vocabulary * sizes.dtype.itemsize
+    tokens = -(-sizes.num_bytes // CacheSpec.from_config("Llama-3.1-8B").slope())
+    launched, kernels = 1590 * 6e-3, 9.63 - 6.36
+    return [
+        f"256 × 128,256 × 2 = {logits:,}`",
+        f" {tokens} ",
+        f"1,590 × 6 µs = {launched:.2f}",
+        f"0.006 + {kernels:.2f} = {0.006 + kernels:.2f}",
+    ]
+
+
+def the_tokens_that_are_kept() -> list[str]:
+    kept = Budget(n_sink=2, budget=8, n_recent=4)
+    rows = torch.tril(torch.ones(4, 4))
+    scores = (rows / rows.sum(1, keepdim=True)).sum(0).tolist()
+    return [
+        f"2 + 8 + 4 = {kept.capacity} ",
+        f"1/4 = {scores[0]:.2f}`",
+        " + ".join(f"{score:.2f}" for score in scores) + " = 1 × 4`",
+    ]
+
+
 def what_a_rank_keeps() -> list[str]:
     rank = CacheSpec.from_config("Qwen3-30B-A3B", tp=8).bytes_for(1)
     latents = CacheSpec.from_config("DeepSeek-V3", tp=8).bytes_for(1)
@@ -225,7 +324,15 @@ def the_floor_of_a_load() -> list[str]:
         ("06_the_linear_cache", the_room_of_a_linear_cache),
         ("07_allocate_once", what_joining_copies),
         ("08_allocate_kv_cache", the_blocks_that_fit),
+        ("09_pages_and_blocks", the_slots_of_a_table),
+        ("10_kernels", the_floor_of_a_kernel),
+        ("10_kernels", the_softmax_of_four_logits),
+        ("11a_continuous_batching", the_limits_of_a_step),
+        ("11b_when_blocks_run_out", the_tax_of_preemption),
         ("12_beyond_one_gpu", what_a_rank_keeps),
+        ("13_half_the_bytes", the_bytes_of_int8),
+        ("13b_fewer_cheaper_steps", what_a_graph_borrows),
+        ("14_what_to_forget", the_tokens_that_are_kept),
         ("15_eviction_on_mla", what_an_eviction_frees),
         ("15_eviction_on_mla", one_score_from_two_heads),
         ("16_where_did_6gb_go", the_shares_of_the_used_memory),
