@@ -296,7 +296,7 @@ Table(
 #
 # 运行之前先想一想：B 会与 A 共享几个块？
 
-# %% key="who" lang="en"
+# %% key="holders" lang="en"
 manager = BlockManager(num_blocks=16, block_size=4)
 pool = manager.pools[0]
 system = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -309,7 +309,7 @@ def block_7(moment):
     holders = [name for name in manager.sequences() if 7 in manager.block_table(name)]
     state = "used" if holders else "cached" if pool.is_published(7) else "empty"
     return [moment, pool.ref_count(7), " ".join(holders), state, manager.match(prompts["C"]).num_tokens]
-# %% key="who" lang="zh"
+# %% key="holders" lang="zh"
 manager = BlockManager(num_blocks=16, block_size=4)
 pool = manager.pools[0]
 system = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -1195,7 +1195,7 @@ small.stats() == before
 # 先把答案说出来，再用 `explain(..., reveal=True)` 对照。
 
 # %% key="explain_owns"
-explain("who_owns")
+explain("owners")
 
 # %% key="explain_commit"
 explain("why_commit")

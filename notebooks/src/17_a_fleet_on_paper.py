@@ -64,10 +64,11 @@ show(fleet_requests(simulate(traffic, pairs(replicas=found.replicas)), "zh"))
 # A **replica** is a copy of the model with a cache and a scheduler of its own. Here two GPUs share one. A **router** in front decides which replica gets a request. **p99** is the time that 99 of 100 requests don't exceed, and three pairs keep it below 2 s.
 #
 # The call used no GPU at all. `minikv.simulate` runs the scheduler of [lesson 11a](11a_continuous_batching.ipynb) and the block manager of [lesson 09](09_pages_and_blocks.ipynb), the same code that serves a notebook, but it doesn't compute the model. A step takes the time that the roofline of [lesson 04](04_the_roofline.ipynb) gives it.
+# You need these three lessons, and from [lesson 12](12_beyond_one_gpu.ipynb) how two GPUs share a model.
 #
 # In this lesson you take that number apart, down to the assumptions that it rests on.
 # By the end you can say for each of them what happens to the fleet if it is wrong. Every simulator is wrong somewhere. It does harm only if you don't know where.
-# %% [markdown] key="answer_read" lang="zh" src="1c6a484c"
+# %% [markdown] key="answer_read" lang="zh" src="cc1389a8"
 # 学完本课，你能够：
 #
 # - 在纸上为一个集群**定规模**：从一份请求轨迹推到 GPU 的块数；
@@ -77,6 +78,7 @@ show(fleet_requests(simulate(traffic, pairs(replicas=found.replicas)), "zh"))
 # **副本**（replica）是一份完整的模型，有自己的缓存和调度器，这里两块 GPU 合用一份。前面的**路由器**（router）决定请求交给哪个副本。**p99** 是 100 个请求里有 99 个不超过的时间。三对 H200 能把它控制在 2 秒以内。
 #
 # 整个过程没有动用任何 GPU。`minikv.simulate` 运行的是[第 11a 课](11a_continuous_batching.ipynb)的调度器和[第 09 课](09_pages_and_blocks.ipynb)的块管理器，与服务一个 notebook 的是同一份代码，只是不做模型的计算。一步要花多少时间，由[第 04 课](04_the_roofline.ipynb)的 Roofline 模型给出。
+# 需要先学这三课，以及[第 12 课](12_beyond_one_gpu.ipynb)里两块 GPU 怎样合用一份模型。
 #
 # 本课把这个数字拆开，一直拆到它所依据的假设。
 # 学完之后，你能说出每一个假设如果错了，集群会怎样。模拟器总有不准的地方；只要知道哪里不准，就不会出问题。

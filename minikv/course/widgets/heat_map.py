@@ -124,7 +124,7 @@ class HeatMapWidget(FormWidget):
             if letter in (SINK, HEAVY, RECENT, LEAVING):
                 words = [self._say(place) for place, role in enumerate(roles) if role == letter]
                 label = text(f"{self._table}.mark_{name}", lang)
-                said = " ".join(words) or text(f"{self._table}.nobody", lang)
+                said = " ".join(words) or text(f"{self._table}.no_token", lang)
                 lines.append(text(f"{self._table}.line_kept", lang, label=label, words=said))
         return "\n".join([*lines, shown["status"][state["step"]]])
 

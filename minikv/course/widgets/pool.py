@@ -48,7 +48,7 @@ class PoolWidget(BlocksWidget):
         }  # fmt: skip
         super().__init__(lang, num_blocks=num_blocks, block_size=block_size)
         self._reset()
-        self._show([("nobody", {})])
+        self._show([("idle", {})])
         self.on_msg(self._pressed)
 
     def act(self, action: str, sequence: str = "") -> None:
@@ -64,7 +64,7 @@ class PoolWidget(BlocksWidget):
                 if action in self._actions:
                     said = self._actions[action]()
                 else:
-                    said = self._aimed[action](sequence) if sequence else [("nobody", {})]
+                    said = self._aimed[action](sequence) if sequence else [("idle", {})]
             except MiniKVError as refusal:
                 said = [refusal]
             self._show(said)
@@ -134,7 +134,7 @@ class PoolWidget(BlocksWidget):
             grown.append(name)
             copied += [("copy", dict(name=name, src=copy.src, dst=copy.dst)) for copy in copies]
         if not grown and not stuck:
-            return [("nobody", {})]
+            return [("idle", {})]
         steps: list[Said] = [("step", dict(names=grown))] if grown else []
         return [*steps, *copied, *self._evicted(before), *stuck]
 

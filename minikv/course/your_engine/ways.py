@@ -264,7 +264,7 @@ class Difference:
 
 
 def differences(
-    model: Any, load: RaceLoad, answers: Answers, others: Answers, who: str
+    model: Any, load: RaceLoad, answers: Answers, others: Answers, ways: str
 ) -> Iterator[Difference]:
     """The requests to which two ways, named in the last argument, answer otherwise.
 
@@ -273,23 +273,23 @@ def differences(
     for number, (request, one, other) in enumerate(zip(load.requests, answers, others, strict=True)):
         if len(one) != request.new or len(other) != request.new:
             sizes = {"one": len(one), "other": len(other), "new": request.new}
-            raise MiniKVError("race_length", who=who, request=number, **sizes)
+            raise MiniKVError("race_length", ways=ways, request=number, **sizes)
         if one != other:
             place = next(place for place in range(request.new) if one[place] != other[place])
             gap = _gap(model, [*request.prompt, *one[:place]], one[place], other[place])
             yield Difference(number, place, gap)
 
 
-def agree(model: Any, load: RaceLoad, answers: Answers, others: Answers, who: str) -> int:
+def agree(model: Any, load: RaceLoad, answers: Answers, others: Answers, ways: str) -> int:
     """The number of requests that differ from a tie on. Raises ``MiniKVError`` for any other difference or length.
 
     A tie: two tokens with logits closer than ``TIE``. The last argument names the two ways.
     """
     ties = 0
-    for found in differences(model, load, answers, others, who):
+    for found in differences(model, load, answers, others, ways):
         if found.gap > TIE[model.dtype]:
             raise MiniKVError(
-                "race_differs", who=who, request=found.request, place=found.place, gap=found.gap
+                "race_differs", ways=ways, request=found.request, place=found.place, gap=found.gap
             )
         ties += 1
     return ties

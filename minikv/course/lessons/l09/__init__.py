@@ -113,5 +113,5 @@ LESSON = Lesson(
             tolerance=1.1,
         ),
     ),
-    questions=("who_owns", "why_commit", "why_parent", "which_size"),
+    questions=("owners", "why_commit", "why_parent", "which_size"),
 )
