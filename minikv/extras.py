@@ -46,6 +46,12 @@ def engine_needed() -> Iterator[None]:
         raise
 
 
+def load_engine(module: str, name: str) -> Any:
+    """Return a name of a module that needs the packages of ``ENGINE``, for a room that must not import it."""
+    with engine_needed():
+        return getattr(import_module(module), name)
+
+
 def on_first_use(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of ``package``; ``home`` names the module from which each name loads."""
 

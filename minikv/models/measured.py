@@ -46,10 +46,15 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
     """
     config = config_of(model)
     if config.model_type not in ARCHITECTURES and measured_layers(config) is None:
-        layers = [_spec_of(*found) for found in _explained(model, run_own(model))]
+        layers = layers_of(model)
         for told in (config, read_config(model.config)):
             keep_measured(told, layers)
     return CacheSpec.from_config(config, tp=tp, kv_dtype=kv_dtype)
+
+
+def layers_of(model: Any) -> list[LayerSpec]:
+    """Return what each layer caches, measured, whether the model is known or not. Two forwards are run."""
+    return [_spec_of(*found) for found in _explained(model, run_own(model))]
 
 
 def config_of(model: Any) -> Config:

@@ -21,6 +21,7 @@ from minikv.plan.catalog import GPU, find_gpu
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, check_utilization
 from minikv.plan.report import card, shown_budget
+from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.spec.cache_spec import LLAMA_CPP, CacheSpec, Layout
 from minikv.plan.spec.config import read_config
 from minikv.plan.weights.weight_bytes import WeightBytes
@@ -253,6 +254,8 @@ def plan_memory(
         )
     else:
         spec = CacheSpec.from_config(config, **asked)
+        if reader.model_type not in ARCHITECTURES and activation_bytes is None:
+            raise ArgumentError("measured_needs_activations", name=reader.name, model_type=reader.stated_type)
         weights = find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes, weight_dtype=weight_dtype)
     context = find_context(spec, context)
     if activation_bytes is not None or reader is None:

@@ -75,14 +75,11 @@ def test_what_the_measurement_cannot_explain_is_refused_by_name(model_type):
 
 def test_a_measurement_holds_for_its_config_alone():
     model = World.bare("apertus", num_hidden_layers=3)
-    with pytest.raises(ConfigError, match="apertus"):
-        CacheSpec.from_config(model.config)
     spec = measure(model, kv_dtype="bf16")
     assert CacheSpec.from_config(model.config).layers == spec.layers
     assert CacheSpec.from_config(model.config, kv_dtype="int8").bytes_for(10) < spec.bytes_for(10)
     other = small_config("apertus", num_hidden_layers=3, num_key_value_heads=3)
-    with pytest.raises(ConfigError):
-        CacheSpec.from_config(other)
+    assert CacheSpec.from_config(other).layers != spec.layers
     with pytest.raises(ConfigError) as caught:
         CacheSpec.from_config(model.config, tp=2)
     assert caught.value.code == "measured_tp"

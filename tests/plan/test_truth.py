@@ -9,12 +9,12 @@ from minikv.plan import CacheSpec
 from tests.plan.small_models import DECODERS, ENCODER_DECODERS, small_config, small_model
 
 PROMPT, STEPS, BATCH = 13, 3, 2
-CACHED = ("keys", "values", "indexer_keys")
+CACHED = ("keys", "values", "indexer_keys", "idx_keys")
 
 
 def cached_tensors(cache):
     """Every tensor that a transformers cache keeps for its sequences."""
-    for layer in cache.layers:
+    for layer in getattr(cache, "self_attention_cache", cache).layers:
         states = [getattr(layer, name, None) for name in ("conv_states", "recurrent_states")]
         tensors = [getattr(layer, name, None) for name in CACHED]
         for held in states:

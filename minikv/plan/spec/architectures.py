@@ -2,7 +2,7 @@
 
 An architecture that is absent here is refused by name: a model that "looks like Llama" has been wrong by 71x.
 The truth test builds a small model of each row and compares with the bytes that transformers really holds.
-Only a config of a model that was measured in this process (``minikv.models.measure``) needs no row.
+Only a config that was measured needs no row: see ``measured.py``.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from minikv.plan.spec.layer_kinds import (
     window_of,
 )
 from minikv.plan.spec.layers import LayerSpec
-from minikv.plan.spec.measured import measured_layers
+from minikv.plan.spec.measured import measure_unknown
 from minikv.plan.spec.states import conv_state, cross_attention, gated_delta_state, mamba1_state, mamba2_state
 
 
@@ -270,14 +270,7 @@ def build_layers(
     architecture = ARCHITECTURES.get(config.model_type)
     context = Context(tp, dtype, model_itemsize, layout, encoder_tokens, assumptions)
     if architecture is None:
-        found = measured_layers(config)
-        if found is None:
-            raise ConfigError(
-                "unknown_model_type",
-                model_type=config.stated_type,
-                name=config.name,
-                known=len(ARCHITECTURES),
-            )
+        found = measure_unknown(config, len(ARCHITECTURES))
         if tp > 1:
             raise ConfigError("measured_tp", name=config.name, model_type=config.stated_type, tp=tp)
         context.assume("measured", model_type=config.stated_type)

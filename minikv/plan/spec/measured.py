@@ -1,4 +1,7 @@
-"""The layers of configs after their models were measured in this process; ``minikv.models.measure`` measures one.
+"""The layers of configs that were measured in this process: ``minikv.models.measure`` measures a model that is there.
+
+Of a config alone, ``measure_unknown`` has the engine's room build the model without weights. Nothing of torch is
+imported here.
 
 A measurement holds for one config, not for its ``model_type``: layers differ from config to config.
 """
@@ -7,10 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from minikv.errors import ConfigError, MissingPackageError
+from minikv.extras import load_engine, require_engine
 from minikv.plan.spec.config import Config
 from minikv.plan.spec.layers import LayerSpec
 
 _MEASURED: dict[str, tuple[LayerSpec, ...]] = {}
+_PARAMETERS: dict[str, int] = {}
 # What a config says of a file, a version or a run: the layers do not depend on it.
 _NOT_OF_THE_LAYERS = {"transformers_version", "architectures", "name_or_path", "use_cache"}
 
@@ -20,9 +26,36 @@ def measured_layers(config: Config) -> tuple[LayerSpec, ...] | None:
     return _MEASURED.get(_key(config)) if _MEASURED else None
 
 
-def keep_measured(config: Config, layers: Sequence[LayerSpec]) -> None:
+def measured_parameters(config: Config) -> int | None:
+    """The parameters of the whole model that was built for a config with these fields; None if none was."""
+    return _PARAMETERS.get(_key(config)) if _PARAMETERS else None
+
+
+def keep_measured(config: Config, layers: Sequence[LayerSpec], num_parameters: int | None = None) -> None:
     """Keep ``layers`` for every config with these fields. The ``window`` of a layer counts the query too."""
-    _MEASURED[_key(config)] = tuple(layers)
+    key = _key(config)
+    _MEASURED[key] = tuple(layers)
+    if num_parameters is not None:
+        _PARAMETERS[key] = num_parameters
+
+
+def measure_unknown(config: Config, known: int) -> tuple[LayerSpec, ...]:
+    """The layers of a config of a type on no list (``known`` are on it), measured now if they were not before.
+
+    Raises ``ConfigError`` where the packages of the engine are not installed, where transformers has no such type, and
+    where minikv cannot explain what the model caches.
+    """
+    found = measured_layers(config)
+    if found is not None:
+        return found
+    values = {"model_type": config.stated_type, "name": config.name, "known": known}
+    try:
+        require_engine()
+    except MissingPackageError as error:
+        raise ConfigError("unknown_type_not_measured", wanted=error.values["wanted"], **values) from error
+    if not load_engine("minikv.models.on_meta", "measure_config")(config):
+        raise ConfigError("unknown_model_type", **values)
+    return _MEASURED[_key(config)]
 
 
 def _key(config: Config) -> str:

@@ -19,6 +19,7 @@ from minikv.plan.catalog import find_model
 from minikv.plan.dtypes import find_kv_dtype
 from minikv.plan.spec.cache_spec import model_dtype_of
 from minikv.plan.spec.config import Config, read_config
+from minikv.plan.spec.measured import measured_parameters
 from minikv.plan.weights.classic import CLASSIC
 from minikv.plan.weights.decoder import DENSE
 from minikv.plan.weights.files import Checkpoint, folder_of, read_checkpoint
@@ -132,6 +133,11 @@ def weight_bytes(
     if unknown := [name for name in missing if name not in _ENCODERS]:
         raise ConfigError("catalogue_incomplete", name=config.name, field=unknown[0])
     assumptions: list[Assumption] = []
+    built = measured_parameters(config) if config.model_type not in WEIGHT_FAMILIES else None
+    if built is not None and weight_dtype is None and read_quantization(config) is None:
+        assumptions.append(("parameters_of_meta", {"count": built}))
+        itemsize = find_kv_dtype(model_dtype_of(config, assumptions)).itemsize
+        return WeightBytes(built * itemsize, built, "shapes", {}, tuple(assumptions))
     parts = _by_kind(_weights(config, tp, assumptions, weight_dtype))
     encoder = next((name for name in _ENCODERS if config.whole.get(name) or name in missing), None)
     if encoder is not None:
