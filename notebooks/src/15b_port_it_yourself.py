@@ -21,7 +21,7 @@
 #
 # **一个本包不认识的注意力类，怎样给它加上淘汰？出了错却不报错，又怎样发现？**
 #
-# 下面是 tiny-mla 的一层。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。它先读 100 个 token，再读 20 个，再读 1 个，每层容量 48（4 个汇点、32 个按得分选、12 个最近的）；图里是记录下的调用：
+# 下面是 tiny-mla 的一层。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。它先读 100 个 token，再读 20 个，再读 1 个，每层容量 48（4 个汇点、32 个按得分选、12 个最近的）。图里是记录下的调用。
 
 # %% key="setup"
 import torch
@@ -77,11 +77,11 @@ show(forward_calls(calls, "zh"))
 # - 与可信的实现对照，**证明**移植是对的；
 # - **认出**四种不抛异常的故障。
 #
-# 需要先学[第 15 课](15_eviction_on_mla.ipynb)：把所有头的注意力加起来，每个 token 一个得分。
+# 需要先学[第 15 课](15_eviction_on_mla.ipynb)，那里把所有头的注意力加起来，每个 token 一个得分。
 #
 # ## 先猜一猜
 #
-# 图里那一层读了 100 + 20 + 1 个 token，留下 48 个，也就是说 `evict` 一共丢了 121 - 48 = 73 行。换几个数，你来算：
+# 图里那一层读了 100 + 20 + 1 个 token，留下 48 个，也就是说 `evict` 一共丢了 121 - 48 = 73 行。换几个数，你来算一算。
 
 # %% key="predict_dropped"
 predict("rows_dropped", ...)
@@ -93,7 +93,7 @@ predict("rows_dropped", ...)
 # %% [markdown] key="unknown" lang="zh" src="621e67fa"
 # ## 本包不认识的类
 #
-# 只要模型的注意力经过 transformers 的 `AttentionInterface`，本包就能处理。有些类自己计算注意力，本包会拒绝：
+# 只要模型的注意力经过 transformers 的 `AttentionInterface`，本包就能处理。有些类自己计算注意力，本包会拒绝。下面就是一例：
 
 # %% key="fixed" lang="en"
 from minikv.errors import MiniKVError
@@ -124,13 +124,13 @@ except MiniKVError as error:
 #
 # Here is an attention class of our own. It uses tiny-mla's weights, but it never makes keys and values for each head. Instead it turns the queries into the latents' space. First come its projections, which have nothing to do with the cache:
 # %% [markdown] key="port" lang="zh" src="0200b9b3"
-# 那就自己移植。淘汰由缓存**层**来做，所以你只要写三个调用：
+# 那就自己移植。淘汰由缓存**层**来做，所以你只要写三个调用。
 #
 # 1. `update(latent, rope)` 追加新的行，并返回现有的全部行；
 # 2. `observe(sums)` 告诉策略每一行被看了多少，每行一个数；
 # 3. `evict()` 结束这次前向计算，由缓存层丢掉放不下的行。
 #
-# 下面是我们自己写的一个注意力类。它用 tiny-mla 的权重，但不为每个头展开 key 和 value，而是把 query 变换到潜在向量的空间。先写投影，这部分与缓存无关：
+# 下面是我们自己写的一个注意力类。它用 tiny-mla 的权重，但不为每个头展开 key 和 value，而是把 query 变换到潜在向量的空间。先写投影，这部分与缓存无关。
 
 # %% key="absorbed" lang="en"
 from minikv.eviction.hf.attention import seen_keys
@@ -169,7 +169,7 @@ def projected(old, hidden_states, position_embeddings):
 # %% [markdown] key="absorbed_forward" lang="en"
 # Now the forward. Three of its lines are the port:
 # %% [markdown] key="absorbed_forward" lang="zh" src="eaaa0a81"
-# 再写前向计算，其中三行就是移植：
+# 再写前向计算，其中三行就是移植。
 
 # %% key="absorbed_class" lang="en"
 class Absorbed(nn.Module):
@@ -275,7 +275,7 @@ Table(head, [(len(steps), difference < 1e-3, same, ours.layers[0].resident, ours
 #
 # 移植错了，照样能输出文本。所以我们故意做出四种故障，看看 `eviction_report` 分别怎么说。
 #
-# 前两种是慢慢变坏的。模型读六篇 193 个 token 的文本，一边读一边回答问题；前 32 个 token 是提示词，其余分三段评分。策略是带衰减的 H2O，即每走一步，更早得到的注意力就少算一点。几次运行都留 48 个 token。其中一次把近期窗口从 16 改成 1；另一次换了一个策略，它只记录提示词看过什么，之后的一概不记：
+# 前两种是慢慢变坏的。模型读六篇 193 个 token 的文本，一边读一边回答问题；前 32 个 token 是提示词，其余分三段评分。策略是带衰减的 H2O，即每走一步，更早得到的注意力就少算一点。几次运行都留 48 个 token。其中一次把近期窗口从 16 改成 1；另一次换了一个策略，它只记录提示词看过什么，之后的一概不记。
 
 # %% key="stale_policy" lang="en"
 from dataclasses import dataclass
@@ -366,7 +366,7 @@ Table(["策略", "n_recent", "报告的说法"], findings)
 #
 # 再看答对多少。**两种**故障答对的都比正常运行还多：最后一段是 74% 和 60%，而正常运行只有 39%。因为这些文本的事实都写在开头，留下的 token 冻结在开头，碰巧多保住了一些事实。如果评测只看召回率，就会把这个 bug 当成改进。
 #
-# 第三种症状是**汇点被淘汰，输出乱码**。tiny-mla 没有像样的汇点，演示不出来，所以要换 `model_with_a_sink`。它是只有一层的 DeepSeek-V3，权重随机，只改了几处，使每个 query 都会看第一个 token，而第一个 token 不带任何内容：
+# 第三种症状是**汇点被淘汰，输出乱码**。tiny-mla 没有像样的汇点，演示不出来，所以要换 `model_with_a_sink`。它是只有一层的 DeepSeek-V3，权重随机，只改了几处，使每个 query 都会看第一个 token，而第一个 token 不带任何内容。
 
 # %% key="sinks" tags="hardware"
 from minikv.course.lessons.l15.sink_model import model_with_a_sink, on_first, same_words, texts
@@ -399,7 +399,7 @@ Table(["第一个 token 上的注意力", "占比"], zip(["model_with_a_sink", "
 #
 # The last symptom is **memory that grows although eviction is installed**. The cause is a cache of a class that never evicts. By default the package refuses it; with `other_caches="pass"` it is let through, and the report names it. Here is one text, read token by token with a cache that evicts and with one that was let through. (The report also names `window_small` again: without a decay, H2O favours early tokens even with a window of 16.)
 # %% [markdown] key="sinks_read" lang="zh" src="80604281"
-# 每次留的都是 24 个 token，起决定作用的只有其中一个：没有它，与完整缓存相同的下一个词从 95.2% 降到 6%，报告里写着 `sinks_gone`。所以自己写测试时，要用一个**具有**这种性质的模型，才测得出它有没有坏。
+# 每次留的都是 24 个 token，起决定作用的只有其中一个。例如没有它的时候，与完整缓存相同的下一个词从 95.2% 降到 6%，报告里写着 `sinks_gone`。所以自己写测试时，要用一个**具有**这种性质的模型，才测得出它有没有坏。
 #
 # 最后一种症状是**装了淘汰，显存还在涨**，原因是传进来的缓存属于一个从不淘汰的类。默认情况下本包会拒绝；设了 `other_caches="pass"` 就会放行，并在报告里指出来。下面把同一篇文本一个 token 一个 token 地读两遍，一次用会淘汰的缓存，一次用被放行的缓存。（报告里又出现了 `window_small`：H2O 不带衰减，近期窗口有 16 也还是偏袒早来的 token。）
 
@@ -462,9 +462,9 @@ with torch.no_grad(), install_kv_eviction(model, policy="h2o", budget=28, n_rece
 # ## 本课小结
 #
 # - 移植就是按这个次序做三个调用：`update`、`observe`、`evict`，而且要等输出算好之后才能 `evict`。
-# - 证明的办法是与可信的实现对照：这里 34 次前向计算的 logit 都一致，200 个 token 里留下的 48 个也完全相同。
+# - 证明的办法是与可信的实现对照，例如这里 34 次前向计算的 logit 都一致，200 个 token 里留下的 48 个也完全相同。
 # - 只看召回率会漏掉故障。窗口为 1 时，四题能答对三题，没有故障时只有三分之一左右，但困惑度是后者的五到十一倍。
-# - 测试要用具有该性质的模型：99.5% 的注意力都在第一个 token 上时，设 `n_sink=0` 之后，只有 6% 的下一个词没有变。
+# - 测试要用具有该性质的模型。例如 99.5% 的注意力都在第一个 token 上时，设 `n_sink=0` 之后，只有 6% 的下一个词没有变。
 #
 # ## 自我检查
 #
@@ -518,4 +518,4 @@ explain("why_the_tests_passed")
 # %% [markdown] key="next" lang="zh" src="d2a3aac8"
 # ## 下一课
 #
-# 这几课里，显存能空出来，是因为我们淘汰了 token。[第 16 课](16_where_did_6gb_go.ipynb)要追查的是本该空出来却没有空出来的显存：`generate()` 之后少了 6 GB，嫌疑对象有五个，每个做一次实验。
+# 这几课里，显存能空出来，是因为我们淘汰了 token。[第 16 课](16_where_did_6gb_go.ipynb)要追查的是本该空出来却没有空出来的显存。也就是说，`generate()` 之后少了 6 GB，嫌疑对象有五个，每个做一次实验。
