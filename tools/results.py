@@ -1,6 +1,9 @@
-"""RESULTS.md: every figure that was measured, as tables made from ``benchmarks/results``. Nobody types a number there.
+"""RESULTS.md and RESULTS.zh.md: every figure that was measured, as tables made from ``benchmarks/results``.
 
-python -m tools.results            write RESULTS.md, and the tables of the READMEs
+No number is typed there. The Chinese page has the same rows; units and goals are said by results_zh.toml, claims and
+peers keep the names under which a benchmark knows them.
+
+python -m tools.results            write both, and the tables of the READMEs
 python -m tools.results --check    fail where one of them is not what the files say
 """
 
@@ -8,6 +11,8 @@ import argparse
 import json
 import math
 import re
+import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +20,43 @@ from tools.gpu.parts import RESULTS
 
 ROOT = Path(__file__).parent.parent
 RATES, SHARES = "tokens/s", "share of the floor"  # in a row's details: {engine: its figure at the row's load}
+PAGES = {"en": "RESULTS.md", "zh": "RESULTS.zh.md"}
+CHINESE = Path(__file__).with_name("results_zh.toml")
 HEAD = """# Results
 
 Made from `{folder}/*.json` by `python -m tools.results`; `make bench`
 measures a short form of all of them on your machine.
 `ratio` is ours / peer. What falls short of its goal says so; `docs/internal/roadmap.md` says why, and what is owed.
 """
+HEAD_ZH = """# 测量结果
+
+本页由 `python -m tools.results` 根据 `{folder}/*.json` 生成，与英文版 [RESULTS.md](RESULTS.md) 逐行相同。
+`make bench` 会在你的机器上把全部项目简短地测一遍。
+“比值”是我们 / 对手。没有达到目标的如实写明，原因和欠缺见 `docs/internal/roadmap.md`（英文）。
+“测试项”和对手的名称保持英文，与 `benchmarks/` 里的写法一致，便于查找。
+"""
+WORDS = {
+    "en": {
+        "head": HEAD,
+        "index": ("benchmark", "hold", "fall short", "device"),
+        "row": ("claim", "ours", "peer", "ratio", "goal", ""),
+        "holds": "holds",
+        "short": "**falls short**",
+        "part": "Not every section of it has run.",
+        "loads": f"Tokens a second, and the {SHARES}:",
+        "ran": "`python -m {command}` on {device}. {versions}.",
+    },
+    "zh": {
+        "head": HEAD_ZH,
+        "index": ("项目", "达到", "未达到", "设备"),
+        "row": ("测试项", "我们", "对手", "比值", "目标", ""),
+        "holds": "达到",
+        "short": "**未达到**",
+        "part": "其中有些部分还没有运行。",
+        "loads": "每秒 token 数，以及达到下限的比例：",
+        "ran": "`python -m {command}`，{device}。{versions}。",
+    },
+}
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
@@ -31,16 +67,42 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return {name: told for name, told in found.items() if told["rows"] and "claim" in told["rows"][0]}
 
 
-def text_of(results: dict[str, dict[str, Any]]) -> str:
+@cache
+def chinese() -> dict[str, dict[str, str]]:
+    """results_zh.toml."""
+    return tomllib.loads(CHINESE.read_text(encoding="utf-8"))
+
+
+def unit_in(lang: str, unit: str) -> str:
+    return chinese()["units"].get(unit, unit) if lang == "zh" else unit
+
+
+def goal_in(lang: str, goal: str) -> str:
+    """The goal in ``lang``; English where no pattern is the whole of it."""
+    for pattern, said in chinese()["goals"].items() if lang == "zh" else ():
+        found = re.fullmatch(pattern, goal)
+        for place, value in enumerate(found.groups() if found else (), 1):
+            said = said.replace(f"${place}", value)
+        if found:
+            return said
+    return goal
+
+
+def text_of(results: dict[str, dict[str, Any]], lang: str = "en") -> str:
     """The whole file: a line for each benchmark, then its rows."""
-    lines = [HEAD.format(folder=RESULTS), "| benchmark | hold | fall short | device |", "|---|---|---|---|"]
+    words = WORDS[lang]
+    lines = [
+        words["head"].format(folder=RESULTS),
+        "| " + " | ".join(words["index"]) + " |",
+        "|---|---|---|---|",
+    ]
     for name, told in results.items():
         held = sum(row["holds"] for row in told["rows"])
         lines.append(
             f"| [{name}](#{anchor(name)}) | {held} | {len(told['rows']) - held} | {told['device']} |"
         )
     for name, told in results.items():
-        lines += ["", *section(name, told)]
+        lines += ["", *section(name, told, lang)]
     return "\n".join(lines) + "\n"
 
 
@@ -49,31 +111,36 @@ def anchor(name: str) -> str:
     return name.replace(".", "").lower()
 
 
-def section(name: str, told: dict[str, Any]) -> list[str]:
+def section(name: str, told: dict[str, Any], lang: str = "en") -> list[str]:
     """One benchmark: how to repeat it, on what it ran, and its rows."""
+    words = WORDS[lang]
     versions = ", ".join(f"{library} {version}" for library, version in told["versions"].items())
     stem = name.removesuffix(".cuda")
     command = f"benchmarks.{name}" if stem == name else f"tools.gpu --part {stem}"
-    lines = [f"## {name}", "", f"`python -m {command}` on {told['device']}. {versions}."]
+    lines = [f"## {name}", ""]
+    if lang == "zh" and stem in chinese()["benchmarks"]:
+        lines += [f"{chinese()['benchmarks'][stem]}。", ""]
+    lines.append(words["ran"].format(command=command, device=told["device"], versions=versions))
     if not told.get("complete", True):
-        lines.append("Not every section of it has run.")
-    lines += ["", "| claim | ours | peer | ratio | goal | |", "|---|---|---|---|---|---|"]
+        lines.append(words["part"])
+    lines += ["", "| " + " | ".join(words["row"]).rstrip() + " |", "|---|---|---|---|---|---|"]
     for row in told["rows"]:
         numbers = (number(row[key]) for key in ("ours", "peer"))
-        ours, peer = (f"{figure} {row['unit']}" for figure in numbers)
-        mark = "holds" if row["holds"] else "**falls short**"
-        cells = (row["claim"], ours, f"{peer} ({row['peer_name']})", number(row["ratio"]), row["goal"])
+        ours, peer = (f"{figure} {unit_in(lang, row['unit'])}" for figure in numbers)
+        mark = words["holds"] if row["holds"] else words["short"]
+        goal = goal_in(lang, row["goal"])
+        cells = (row["claim"], ours, f"{peer} ({row['peer_name']})", number(row["ratio"]), goal)
         lines.append("| " + " | ".join([*map(plain, cells), mark]) + " |")
     by_load = {row["claim"]: row["details"] for row in told["rows"] if RATES in row.get("details", {})}
-    return [*lines, *side_by_side(by_load)]
+    return [*lines, *side_by_side(by_load, lang)]
 
 
-def side_by_side(by_load: dict[str, dict[str, Any]]) -> list[str]:
+def side_by_side(by_load: dict[str, dict[str, Any]], lang: str = "en") -> list[str]:
     """A table of tokens a second and shares of the floor, a line a load, a column an engine; nothing without loads."""
     if not by_load:
         return []
     engines = list(dict.fromkeys(engine for details in by_load.values() for engine in details[RATES]))
-    lines = ["", f"Tokens a second, and the {SHARES}:", "", "| | " + " | ".join(map(plain, engines)) + " |"]
+    lines = ["", WORDS[lang]["loads"], "", "| | " + " | ".join(map(plain, engines)) + " |"]
     lines.append("|---" * (len(engines) + 1) + "|")
     for load, details in by_load.items():
         rates, shares = details[RATES], details[SHARES]
@@ -95,10 +162,10 @@ def number(value: float) -> str:
 
 
 def pages(results: dict[str, dict[str, Any]]) -> dict[Path, str]:
-    """What RESULTS.md and the tables of both READMEs have to say."""
+    """What both pages of results and the tables of both READMEs have to say."""
     from tools.highlights import READMES, filled
 
-    texts = {ROOT / "RESULTS.md": text_of(results)}
+    texts = {ROOT / name: text_of(results, lang) for lang, name in PAGES.items()}
     for lang, name in READMES.items():
         texts[ROOT / name] = filled((ROOT / name).read_text(encoding="utf-8"), results, lang)
     return texts

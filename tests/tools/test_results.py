@@ -1,4 +1,4 @@
-"""RESULTS.md says what the files of figures say, and nothing else."""
+"""RESULTS.md and RESULTS.zh.md say what the files of figures say, and nothing else."""
 
 import json
 import re
@@ -6,12 +6,12 @@ import re
 import pytest
 
 from tools.highlights import READMES, filled, table
-from tools.results import RESULTS, ROOT, load, number, pages, text_of
+from tools.results import PAGES, RESULTS, ROOT, WORDS, chinese, load, number, pages, text_of
 
 
 def test_results_md_and_the_readmes_are_what_the_files_say():
     texts = pages(load(ROOT / RESULTS))
-    assert {path.name for path in texts} == {"RESULTS.md", *READMES.values()}
+    assert {path.name for path in texts} == {*PAGES.values(), *READMES.values()}
     for path, text in texts.items():
         assert path.read_text(encoding="utf-8") == text, path.name
 
@@ -33,12 +33,29 @@ def test_what_a_readme_shows_of_a_row_follows_the_row(lang):
             filled(readme, load(ROOT / RESULTS), lang)
 
 
-def test_every_row_of_every_file_is_told():
-    text = text_of(load(ROOT / RESULTS))
+@pytest.mark.parametrize("lang", PAGES)
+def test_every_row_of_every_file_is_told(lang):
+    text = text_of(load(ROOT / RESULTS), lang)
+    holds, short = (re.escape(WORDS[lang][mark]) for mark in ("holds", "short"))
     files = [json.loads(path.read_text()) for path in (ROOT / RESULTS).glob("*.json")]
     rows = [row for told in files for row in told["rows"] if "claim" in row]
-    assert len(re.findall(r"\| (holds|\*\*falls short\*\*) \|$", text, re.M)) == len(rows)
-    assert text.count("**falls short**") == sum(not row["holds"] for row in rows)
+    assert len(re.findall(rf"\| ({holds}|{short}) \|$", text, re.M)) == len(rows)
+    assert text.count(WORDS[lang]["short"]) == sum(not row["holds"] for row in rows)
+
+
+def test_the_chinese_page_has_the_figures_of_the_english_one_and_says_every_goal():
+    results = load(ROOT / RESULTS)
+    english, page = (text_of(results, lang).splitlines() for lang in PAGES)
+    shown = [[line for line in lines if line.count("|") == 7] for lines in (english, page)]
+    assert len(shown[0]) == len(shown[1])
+    for one, other in zip(*(iter(lines) for lines in shown), strict=True):
+        if "---" not in one and "claim" not in one:
+            cells = [[cell.strip() for cell in line.split(" | ")] for line in (one, other)]
+            assert cells[0][0] == cells[1][0]
+            assert re.findall(r"[\d.,]+", cells[0][1])[:1] == re.findall(r"[\d.,]+", cells[1][1])[:1]
+            assert cells[0][3] == cells[1][3]
+            assert re.search(r"[\u4e00-\u9fff]", cells[1][4]), cells[1][4]
+    assert {name.removesuffix(".cuda") for name in results} <= chinese()["benchmarks"].keys()
 
 
 @pytest.mark.parametrize(
