@@ -715,8 +715,8 @@ explain("seven_b_at_4k")
 #
 # This function is the first part of *your engine*, a small inference engine in which fifteen functions are exercises. Once yours passes, its source is kept, and [lesson 11c](11c_your_engine.ipynb) runs the engine with it.
 #
-# The exercise notebook has it too, and three more: `head_dim` in its three spellings (02.2), the bytes of a block (02.6), and a widget of your own over `CacheSpec` (02.7). (02.3 to 02.5 have moved to lesson 02b.)
-# %% [markdown] key="exercise" lang="zh" src="36220e21"
+# The exercise notebook has it too, and three more: `head_dim` in its three spellings (02.2), the bytes of a block (02.6), and a widget of your own over `CacheSpec` (02.7). (02.3 to 02.5 have moved to [lesson 02b](02b_layers_that_differ.ipynb).)
+# %% [markdown] key="exercise" lang="zh" src="ea227768"
 # ## 练习
 #
 # 第一道练习就在这里，请把 `...` 换成公式，运行单元格。
@@ -724,7 +724,7 @@ explain("seven_b_at_4k")
 #
 # 这个函数是“你的引擎”的第一个部件。“你的引擎”是一个小推理引擎，其中十五个函数是练习题。你的函数通过之后，源代码会保存下来，[第 11c 课](11c_your_engine.ipynb)会用它来运行引擎。
 #
-# 练习 notebook 里也有这一道，另外还有三道：`head_dim` 的三种写法（02.2）、一个块的字节数（02.6），以及用 `CacheSpec` 做一个你自己的组件（02.7）。（原来的 02.3 到 02.5 移到了第 02b 课。）
+# 练习 notebook 里也有这一道，另外还有三道：`head_dim` 的三种写法（02.2）、一个块的字节数（02.6），以及用 `CacheSpec` 做一个你自己的组件（02.7）。（原来的 02.3 到 02.5 移到了[第 02b 课](02b_layers_that_differ.ipynb)。）
 
 # %% key="exercise_code"
 def token_bytes(num_layers, num_kv_heads, k_dim, v_dim, itemsize):

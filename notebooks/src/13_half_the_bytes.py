@@ -191,14 +191,14 @@ Table(["", "大小", "token 数", "每个 token 的字节数"], rows, right=["�
 # All three give about 49,150 bytes. So the need of 10.12 GiB was computed with the same bytes a token as the 230,528 tokens of the first start, and the report says of those that fp8 had doubled them. (The number alone doesn't prove it: Qwen3-30B-A3B takes 49,152 bytes in fp8, and gpt-oss-20b in the picture above takes as many in bf16.)
 #
 # **So the engine forgot nothing: 10.12 GiB is the need in fp8.** The other side shrank. Between the two starts the available memory fell from 10.55 to 5.59 GiB, *before* a single block was made. As far as the report tells, only `--max-model-len` had changed.
-# [Lesson 08](08_allocate_kv_cache.ipynb) has the formula for that side: the cache gets what the warm-up leaves. (In an older version the warm-up ran a prompt of exactly that length, [#8185](https://github.com/vllm-project/vllm/issues/8185).) The error message doesn't say what took the 5 GiB, but it wasn't the cache. Exercise 13.1 is this arithmetic, with scales and whole blocks.
+# [Lesson 08](08_allocate_kv_cache.ipynb) has the formula for that side: the cache gets what the warm-up leaves. The error message doesn't say what took the 5 GiB, but it wasn't the cache. Exercise 13.1 is this arithmetic, with scales and whole blocks.
 #
 # Let us try it on this machine. We give the engine the same number of bytes each time, and count the blocks that it really makes. A head of tiny-gqa has only 32 numbers, so a scale adds an eighth to its row.
-# %% [markdown] key="puzzle_read" lang="zh" src="de53dad8"
+# %% [markdown] key="puzzle_read" lang="zh" src="78584ec4"
 # 三处都是 49,150 字节左右。也就是说，第二次启动算出 10.12 GiB 时，每个 token 的字节数与第一次的 230,528 个 token 相同，而原帖说，那正是 fp8 翻倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152 字节，上图里的 gpt-oss-20b 用 bf16 也是 49,152 字节。）
 #
 # **所以引擎什么也没有忘，10.12 GiB 就是 fp8 的需要**。变小的是另一边，两次启动之间，可用显存从 10.55 GiB 降到 5.59 GiB，而那时一个块都还没有建。从帖子里看，改动的只有 `--max-model-len`。
-# 按[第 08 课](08_allocate_kv_cache.ipynb)的公式，预热剩下多少可用显存，缓存就得多少。（在更早的版本里，预热时跑的提示词正好就是这个长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）那 5 GiB 被什么占去，报错里没有说，但不是缓存占的。练习 13.1 就是这笔账，缩放因子和整块都要算。
+# 按[第 08 课](08_allocate_kv_cache.ipynb)的公式，预热剩下多少可用显存，缓存就得多少。那 5 GiB 被什么占去，报错里没有说，但不是缓存占的。练习 13.1 就是这笔账，缩放因子和整块都要算。
 #
 # 再在本机上试一遍。每次给引擎同样多的字节，数一数它实际建出多少个块。tiny-gqa 的一个头只有 32 个数，所以缩放因子让一行多出八分之一。
 
@@ -744,11 +744,11 @@ show(scale_shapes({name: [shared_scale(each, way, others) for way in WAYS] for n
 # %% [markdown] key="rotate_intro" lang="en"
 # With one scale a channel the error stays 0.0042. With one a row, as our engine stores it, it grows from 0.0051 to 0.249, 49 times. Then why not always a channel? Because its largest number is known only once all tokens are there, and the next token may exceed it. [KIVI](https://arxiv.org/abs/2402.02750) therefore stores keys by channel, in groups of tokens, and values by token.
 #
-# You can also remove the outlier before storing. Rotate K and Q by the same matrix after RoPE: again no product changes, but one large number is spread over the whole row. A fork of llama.cpp does it with a [Hadamard matrix](https://github.com/ikawrakow/ik_llama.cpp/pull/1033):
-# %% [markdown] key="rotate_intro" lang="zh" src="a29fe02b"
+# You can also remove the outlier before storing. Rotate K and Q by the same matrix after RoPE: again no product changes, but one large number is spread over the whole row. A Hadamard matrix, with entries of the same size everywhere, does it:
+# %% [markdown] key="rotate_intro" lang="zh" src="2131606b"
 # 每个通道一个缩放因子，误差始终是 0.0042；每行一个（我们的引擎就这样存），误差从 0.0051 升到 0.249，是原来的 49 倍。那为什么不都按通道来存？因为一个通道里最大的数，要等所有 token 到齐才知道，下一个 token 还可能超过它。所以 [KIVI](https://arxiv.org/abs/2402.02750) 存 key 时按通道，并把 token 分成小组；存 value 时按 token。
 #
-# 还可以在存之前先把异常值摊平：在 RoPE 之后，用同一个矩阵旋转 K 和 Q。乘积照样不变，一个大数却摊到了整行上。llama.cpp 的一个分支用的是 [Hadamard 矩阵](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)：
+# 还可以在存之前先把异常值摊平：在 RoPE 之后，用同一个矩阵旋转 K 和 Q。乘积照样不变，一个大数却摊到了整行上。例如用 Hadamard 矩阵，它的各个元素大小都相同：
 
 # %% key="break_rotate" lang="en"
 rotation = torch.ones(1, 1)
@@ -840,15 +840,15 @@ explain("what_a_window_holds")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - **221,000 tokens that did not fit.** The log of this lesson is [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350) of September 2025, titled "The maximum model length calculation should also take into account the kv-cache-dtype". The calculation did; the available memory had shrunk.
-# - **Nonsense after several words.** In August 2024 a user served Qwen2 with an fp8 cache and got repetitions, while Mistral, GLM4 and Qwen1.5 were fine with the same options ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)). The key bias of Qwen2.5-7B was measured later: its norm is 605 in the first layer and 921 in the last, but about 22 in the others ([llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)); Qwen1.5 has no such outliers. The first thread doesn't say which of the faults above it was.
+# - **221,000 tokens that did not fit.** The log of this lesson is [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350) of September 2025, titled "The maximum model length calculation should also take into account the kv-cache-dtype". The calculation did; the available memory had shrunk. (In an older version the warm-up ran a prompt of exactly the maximum length, [#8185](https://github.com/vllm-project/vllm/issues/8185).)
+# - **Nonsense after several words.** In August 2024 a user served Qwen2 with an fp8 cache and got repetitions, while Mistral, GLM4 and Qwen1.5 were fine with the same options ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)). The key bias of Qwen2.5-7B was measured later: its norm is 605 in the first layer and 921 in the last, but about 22 in the others ([llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)); Qwen1.5 has no such outliers. The first thread doesn't say which of the faults above it was. A fork of llama.cpp rotates keys with a Hadamard matrix ([PR #1033](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)).
 # - **Long reasoning.** In April 2026 [a report of the vLLM project](https://github.com/vllm-project/vllm-project.github.io/pull/195) let Qwen3-30B-A3B-Thinking reason over tens of thousands of tokens with fp8 and scale 1.0: it lost at most 1 to 2 points on AIME25 and three other tests. In the same month GLM-5.1 in SGLang scored 76.7 on aime26 instead of 95.3, and bf16 put it right ([SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)). The stored bytes need not be the cause: the vLLM report also tells of a search in 128k tokens that fell from 91% to 13% because a kernel summed too coarsely.
 # - **Windows that save nothing.** In July 2026 the estimator hf-mem changed its answer for gpt-oss-20b from 6.09 to 12.00 GiB, because engines "reserve full-size pages" for windowed layers of mixed models ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)). vLLM says so where it does: "we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)" ([tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)).
-# %% [markdown] key="wild" lang="zh" src="ac62602a"
+# %% [markdown] key="wild" lang="zh" src="c99ade66"
 # ## 实战现场
 #
-# - **放不下的 221,000 个 token。** 本课的日志出自 2025 年 9 月的 [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350)，标题的意思是“计算最大长度时也应当考虑 kv-cache-dtype”。其实计算时已经考虑了，变小的是可用的显存。
-# - **几个词之后就是胡话。** 2024 年 8 月，一位用户用 fp8 缓存部署 Qwen2，输出不断重复；同样的参数，Mistral、GLM4 和 Qwen1.5 都正常（[Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)）。后来有人测了 Qwen2.5-7B 给 key 加的偏置：第一层的范数是 605，最后一层是 921，其余各层只有 22 左右（[llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)）；Qwen1.5 没有这种现象。前一个帖子没有说，它遇到的究竟是上面的哪一种情形。
+# - **放不下的 221,000 个 token。** 本课的日志出自 2025 年 9 月的 [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350)，标题的意思是“计算最大长度时也应当考虑 kv-cache-dtype”。其实计算时已经考虑了，变小的是可用的显存。（在更早的版本里，预热时跑的提示词正好是最大长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）
+# - **几个词之后就是胡话。** 2024 年 8 月，一位用户用 fp8 缓存部署 Qwen2，输出不断重复；同样的参数，Mistral、GLM4 和 Qwen1.5 都正常（[Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)）。后来有人测了 Qwen2.5-7B 给 key 加的偏置：第一层的范数是 605，最后一层是 921，其余各层只有 22 左右（[llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)）；Qwen1.5 没有这种现象。前一个帖子没有说，它遇到的究竟是上面的哪一种情形。llama.cpp 的一个分支用 Hadamard 矩阵旋转 key（[PR #1033](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)）。
 # - **很长的推理。** 2026 年 4 月，[vLLM 项目的一份报告](https://github.com/vllm-project/vllm-project.github.io/pull/195)让 Qwen3-30B-A3B-Thinking 用 fp8（缩放因子 1.0）做几万个 token 的推理：AIME25 和另外三项测试，最多降 1 到 2 分。同一个月，SGLang 上的 GLM-5.1 在 aime26 上只得 76.7，官方成绩是 95.3，换回 bf16 就正常（[SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)）。原因未必是存下来的字节：vLLM 的报告里还有一项，在 128k 个 token 里找答案，正确率从 91% 掉到 13%，是因为 kernel 累加时精度不够。
 # - **没有省下显存的窗口。** 2026 年 7 月，估算工具 hf-mem 把 gpt-oss-20b 的答案从 6.09 GiB 改成 12.00 GiB，因为两类层混用的模型，推理引擎给滑动窗口的层也按全长预留（“reserve full-size pages”，[hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)）。vLLM 这样做的时候会打印一行，说没有启用任何节省 KV 缓存的优化（[tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)）。
 

@@ -75,6 +75,14 @@ def test_a_recap_has_three_to_five_lines(count):
     assert problems(parts) == [f"the en recap has {count} lines"]
 
 
+def test_reports_of_other_projects_stand_in_the_wild():
+    link = "[x](https://github.com/a/b/issues/12)"
+    early = [PARTS[0] + link, *PARTS[1:]]
+    late = [*PARTS[:6], PARTS[6] + "\n\n" + link, PARTS[7]]
+    assert problems(late) == []
+    assert problems(early) == ["the en lesson links a report before In the wild: github.com/a/b/issues/12"]
+
+
 def test_exceptions_are_listed_by_lesson_and_each_is_needed():
     short = [part for part in PARTS if not part.startswith("## In the wild")]
     assert problems(short, "14b", [part for part in CHINESE if part != "## 实战现场"]) == []

@@ -11,6 +11,8 @@ from tools.notebooks.glossary import Ban, forbidden_words
 from tools.notebooks.source import Cell, Source
 
 VOICE = Path("notebooks/voice.toml")
+# a thread about a bug or a change of another project
+_REPORT = re.compile(r"github\.com/[^)\s]+/(?:issues|pull|discussions)/\d+")
 _HEADING = re.compile(r"^## ", re.MULTILINE)
 
 
@@ -22,6 +24,7 @@ class Part:
     en: str
     zh: str
     first_screen: bool = False  # before the second heading
+    reports: bool = False  # links to such threads stand here, and not before
     lines: tuple[int, int] | None = None  # fewest and most, up to the next heading
     without: tuple[str, ...] = ()  # lessons
 
@@ -78,9 +81,14 @@ def structure_problems(voice: Voice, source: Source, lesson: str) -> Iterator[tu
                     "Move it: docs/lessons.md has the order",
                 )
             last, before = found.start(), part.name
+            rest = text[found.end() :]
+            end = _HEADING.search(rest)
+            if part.reports and (strays := _REPORT.findall(text[: found.start()])):
+                yield (
+                    f"the {lang} lesson links a report before {part.name}: {strays[0]}",
+                    f"Move it to {part.name}",
+                )
             if part.lines:
-                rest = text[found.end() :]
-                end = _HEADING.search(rest)
                 count = len(
                     [line for line in rest[: end.start() if end else None].splitlines() if line.strip()]
                 )
