@@ -85,7 +85,9 @@ def output_of(program: str) -> str:
 
 
 @pytest.mark.parametrize("name", GUIDES)
-@pytest.mark.parametrize(("place", "first", "count"), [(3, "first.text", 2), (4, "eviction.capacity", 3)])
+@pytest.mark.parametrize(
+    ("place", "first", "count"), [(3, "first.text", 2), (4, "answer.text", 1), (5, "eviction.capacity", 3)]
+)
 def test_the_example_of_a_model_says_what_it_gives(name, place, first, count):
     code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)[place]
     program, _, said = code.partition(f"\n{first}")

@@ -55,6 +55,15 @@ def test_a_model_that_reads_english_is_asked_so_through_the_same_call(llama):
     assert [row.said for row in exact[::2]] == [row.said for row in exact[1::2]]  # nothing is rounded
 
 
+@pytest.mark.parametrize("task", ALL_TASKS[1:])
+def test_every_kind_of_question_is_asked_in_english(llama, task):
+    settings = some(task, lengths=(1300,), new=4, texts=1)
+    rows = list(evaluate(*llama, settings))
+    assert [row.way for row in rows] == list(settings.ways)
+    assert all(row.asked >= 1 and 0 <= row.right <= row.asked for row in rows)
+    assert all(len(answer) == 4 for row in rows for answer in row.said)
+
+
 def test_known_rows_are_not_measured_again(monkeypatch):
     model, tokenizer = load("tiny-gqa", device="cpu")
     settings = some("multikey", "tracking")
