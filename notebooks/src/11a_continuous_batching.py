@@ -28,9 +28,9 @@
 # 很多人同时提问，而缓存只放得下其中一部分请求。
 # **只放得下三分之一，推理引擎怎样跑完 256 个请求？**
 #
-# 一个一个算太慢：一步算 64 条序列，用时只有一步算一条的五倍左右（后面会测）。凑齐一批、全部结束再换下一批也慢，短的回答会被最长的拖住。
+# 一个一个算太慢，因为 64 条序列放在一步里算，用时只有只算一条时的五倍左右（后面会测）。凑齐一批、全部结束再换下一批也慢，短的回答会被最长的拖住。
 #
-# 下面是八个请求，并发上限为 4。一行是一路，一列是一步，一种颜色是一个请求。
+# 下面是八个请求，并发上限为 4。一行是一个并发位置，一列是一步，一种颜色是一个请求。
 
 # %% key="static_and_continuous" lang="en"
 from minikv.course.diagrams import seats
@@ -262,7 +262,7 @@ outputs, steps = [done[name] for name in names], log.of("step")
 needed = sum(-(-(len(out.prompt_token_ids) + 15) // 16) for out in outputs)
 rows = [
     ["256 个里答对", count_right(outputs, examples)],
-    ["全部同时放下所需的块", needed],
+    ["全部同时放下需要多少块", needed],
     ["块池的块数", 256],
     ["步数", len(steps)],
     ["一步里最多的序列数", max(step.running for step in steps)],
@@ -276,13 +276,17 @@ Table(["", ""], rows)
 #
 # ## Two limits
 #
-# Take Llama-3.1-8B with 55 GiB for the cache, which is 28,160 blocks of 16 tokens. A request has a prompt of 1,024 tokens and gets as many in its answer. The last token of the answer is never stored, because nothing comes after it. So at the end the request holds 2,047 tokens in 128 blocks, and 28,160 / 128 = 220 such sequences fit. That is the first limit. The second one belongs to the step: it computes no more tokens than its budget.
-# %% [markdown] key="formula" lang="zh" src="6d72d619"
+# Take Llama-3.1-8B with 55 GiB for the cache, which is 28,160 blocks of 16 tokens. A request has a prompt of 1,024 tokens and gets as many in its answer. The last token of the answer is never stored, because nothing comes after it. So at the end the request holds 2,047 tokens in 128 blocks, and 28,160 / 128 = 220 such sequences fit. That is the first limit.
+#
+# The second one belongs to the step: it computes no more tokens than its budget.
+# %% [markdown] key="formula" lang="zh" src="c4fffe4f"
 # 256 个回答全对，块却只够三分之一同时用。有些序列中途失去了块，后来又拿了回来；[第 11b 课](11b_when_blocks_run_out.ipynb)会讲怎么做到的。本课讲的是每一步之前的决定。
 #
 # ## 两个上限
 #
-# 以 Llama-3.1-8B 为例，缓存 55 GiB，也就是 28,160 个块，块大小 16。每个请求的提示词 1,024 个 token，回答也是 1,024 个。回答的最后一个 token 不必存，因为它后面没有别的 token 了。所以到结束时，它存了 2,047 个 token，占 128 个块，放得下 28,160 / 128 = 220 条。这是第一个上限。第二个上限属于这一步本身：一步计算的 token 不能超过预算。
+# 以 Llama-3.1-8B 为例，缓存 55 GiB，也就是 28,160 个块，块大小 16。每个请求的提示词 1,024 个 token，回答也是 1,024 个。回答的最后一个 token 不必存，因为它后面没有别的 token 了。所以到结束时，它存了 2,047 个 token，占 128 个块，放得下 28,160 / 128 = 220 条。这是第一个上限。
+#
+# 第二个上限属于这一步本身，即一步计算的 token 不能超过预算。
 
 # %% [markdown] key="formula_math"
 # $$\sum_{i \,\in\, \text{running}} \left\lceil T_i / B \right\rceil \;\le\; N \qquad\qquad D + \sum_{j \,\in\, \text{prefill}} c_j \;\le\; M$$
@@ -456,7 +460,7 @@ show_source(nano_scheduler.Scheduler.pack, nano_runner.make_batch)
 # ## 来了一个长提示词
 #
 # 一步要算的 token 越多，用时越长。所以 600 个 token 的提示词如果一口气算完，其他序列的下一个 token 就全都被它拖住。
-# **分块预填充**（chunked prefill）把它切开：先照顾解码，剩下的预算有多少，提示词就算多少（[Sarathi-Serve](https://arxiv.org/abs/2403.02310)，2024）。例如有 4 条解码、预算 64，一段就是 60 个 token，600 个 token 要 10 步。
+# **分块预填充**（chunked prefill）把它切开，先满足解码，剩下的预算有多少，提示词就算多少（[Sarathi-Serve](https://arxiv.org/abs/2403.02310)，2024）。例如有 4 条解码、预算 64，一段就是 60 个 token，600 个 token 要 10 步。
 #
 # nano 不需要“解码优先”这条规则：没算完的提示词已经把预算用光，后面不会再放序列进来，所以它总是 `running` 里的最后一条。
 
@@ -471,7 +475,7 @@ load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
 runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
 show(step_tokens(runs, "en"))
 rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
-Table(["budget", "largest step", "first token of the long prompt, in its step", "a talker's last token, in step"], rows)
+Table(["budget", "largest step", "steps from the long prompt's arrival to its first token", "a talker ends in step"], rows)
 # %% key="chunked" lang="zh"
 from minikv.course.diagrams import step_tokens
 
@@ -480,7 +484,7 @@ load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
 runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
 show(step_tokens(runs, "zh"))
 rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
-Table(["预算", "最大的一步", "长提示词第一个 token 在它的第几步", "原有序列最后一个 token 在第几步"], rows)
+Table(["预算", "最大的一步", "长提示词：到达后第几步得到第一个 token", "原有序列：在第几步结束"], rows)
 
 # %% [markdown] key="chunked_read" lang="en"
 # The four sequences that decode have missed no step: their last token comes in step 24 each time. The budget limits how long a step can get, and the newcomer pays for it with a later first token.
@@ -529,14 +533,14 @@ for budget in (2048, 256, 64):
 Table(["预算", "最长的一步（毫秒）", "中位数（毫秒）"], rows)
 
 # %% [markdown] key="chunks_exercise" lang="en"
-# With a smaller budget the longest step gets shorter. At 64 the median gets longer as well: beside eight decodes a chunk has 56 tokens, so the 1,504 tokens of the article need 27 chunks, and more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
+# With a smaller budget the longest step gets shorter, until the step's own cost dominates. The price shows in the median. At 64 it gets longer: beside eight decodes a chunk has 56 tokens, so the 1,504 tokens of the article need 27 chunks, and more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
 #
 # ## Reusing a prefix
 #
 # Now we ask twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
 # The first request computes the document. The others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)) and compute only what comes behind.
-# %% [markdown] key="chunks_exercise" lang="zh" src="3162937d"
-# 预算越小，最长的一步越短，但预算为 64 时，中位数也变长了：除去八条解码，一段只有 56 个 token，这篇 1,504 个 token 的文章要切成 27 段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
+# %% [markdown] key="chunks_exercise" lang="zh" src="ce35644c"
+# 预算越小，最长的一步越短，直到一步本身的开销占了大头。代价在中位数上，预算为 64 时中位数反而变长，因为除去八条解码，一段只有 56 个 token，这篇 1,504 个 token 的文章要切成 27 段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
 #
 # ## 重用前缀
 #
@@ -574,7 +578,7 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 
 # %% [markdown] key="prefix_read" lang="en"
 # The answers stay the same. What changes is how much is computed for them.
-# A salt keeps tenants apart, so each tenant has to compute the document itself. With four tenants that would be four times, and the other 20 questions could find 192 tokens each: `20 * 192 / 4,680 = 82%`. It's only 49%, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
+# Tenants are the customers of one server. A salt keeps them apart, so each tenant has to compute the document itself. With four tenants that would be four times, and the other 20 questions could find 192 tokens each: `20 * 192 / 4,680 = 82%`. It's only 49%, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
 #
 # ## Measure it here
 #
@@ -586,14 +590,14 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 #
 # | symbol | meaning | unit | value here |
 # |---|---|---|---|
-# | $a$ | what a step costs by itself | seconds | 0.00155 |
-# | $c$ | what each sequence adds | seconds | 0.000121 |
+# | $a$ | what a step costs by itself | seconds | 0.0015 |
+# | $c$ | what each sequence adds | seconds | 0.0000388 |
 # | $b$ | sequences in the batch | sequences | 16 |
 #
-# With the numbers: `16 / (0.00155 + 0.000121 * 16) = 4,590` tokens a second. (These $a$ and $c$ are from one run. The next cells measure them again, so theirs differ, and with other work on the machine the points scatter around the curve.) The throughput rises with $b$ and levels off at $1/c$:
-# %% [markdown] key="prefix_read" lang="zh" src="7de68c38"
+# With the numbers: `16 / (0.0015 + 0.0000388 * 16) = 7,544` tokens a second. (These $a$ and $c$ are from one run. The next cells measure them again, so theirs differ, and with other work on the machine the points scatter around the curve.) The throughput rises with $b$ and levels off at $1/c$:
+# %% [markdown] key="prefix_read" lang="zh" src="58f194dd"
 # 回答都一样，变的是为此算了多少。
-# 盐值（salt）把租户隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，其余 20 个问题各命中 192 个 token，即 `20 * 192 / 4,680 = 82%`。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
+# 租户是共用一台服务的不同客户，盐值（salt）把他们隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，其余 20 个问题各命中 192 个 token，即 `20 * 192 / 4,680 = 82%`。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
 #
 # ## 在本机上测量
 #
@@ -605,11 +609,11 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 #
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
-# | $a$ | 一步本身的开销 | 秒 | 0.00155 |
-# | $c$ | 每条序列另加的 | 秒 | 0.000121 |
+# | $a$ | 一步本身的开销 | 秒 | 0.0015 |
+# | $c$ | 每条序列另加的 | 秒 | 0.0000388 |
 # | $b$ | batch 里的序列数 | 条 | 16 |
 #
-# 代入数字：`16 / (0.00155 + 0.000121 * 16) = 4,590` token / 秒。（这里的 $a$ 和 $c$ 取自某一次运行。下面的单元格会重新测，得到的数不同；机器上如果还有别的程序在跑，各点会散落在曲线两侧。）吞吐量随 $b$ 上升，最后趋近 $1/c$：
+# 代入数字：`16 / (0.0015 + 0.0000388 * 16) = 7,544` token / 秒。（这里的 $a$ 和 $c$ 取自某一次运行。下面的单元格会重新测，得到的数不同；机器上如果还有别的程序在跑，各点会散落在曲线两侧。）吞吐量随 $b$ 上升，最后趋近 $1/c$：
 
 # %% key="throughput_run"
 def step_seconds(size):
@@ -750,9 +754,9 @@ Table(["", "结束后多出（B）", "过程中最多多出（B）"], rows, line
 # %% [markdown] key="break" lang="zh" src="f5901009"
 # ## 弄坏它
 #
-# ### 又从 0 开始的位置
+# ### 位置又从 0 数起
 #
-# 下面用两种办法弄错 batch，每次只改一个数组。第一种：每一段的位置都从 0 开始。第二种：`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少个 token。
+# 下面故意把 batch 弄错两次，每次只改一个数组。第一次，每一段的位置都从 0 数起。第二次，`lengths` 填的是这一段的长度，而不是最后一个 query 能看到多少个 token。
 # 预算为 64，每个提示词都被切成几段。
 
 # %% key="break_changes"

@@ -262,7 +262,7 @@ def test_a_photo_shows_the_element_and_asks_nobody(tmp_path, monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/a.png"
-        page = f'<img src="{address}"><script>fetch("{address}")</script>'
+        page = f'<img src="{address}"><script>fetch("{address}").catch(() => {{}})</script>'
         (tmp_path / f"{SHA}.html").write_text(page + '<div id="photo" style="width:40px;height:20px"></div>')
         (tmp_path / f"{'e' * 16}.html").write_text("<p>no such element</p>")
         monkeypatch.setattr("tools.notebooks.photos.PAGE_SECONDS", 3)
@@ -272,6 +272,19 @@ def test_a_photo_shows_the_element_and_asks_nobody(tmp_path, monkeypatch):
     assert set(pictures) == {SHA}  # the others have no element or no page
     png = base64.b64decode(pictures[SHA])
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (40, 20)
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium here")
+def test_a_page_whose_script_raises_has_no_picture(tmp_path):
+    half = '<div id="photo" style="width:40px;height:20px"></div>'
+    scripts = {
+        SHA: "undefined.length",
+        "e" * 16: "Promise.reject(new Error('late'))",
+        "f" * 16: "let whole = 1",
+    }
+    for sha, script in scripts.items():
+        (tmp_path / f"{sha}.html").write_text(f'{half}<script type="module">{script}</script>')
+    assert set(take_photos(set(scripts), tmp_path, find_chromium())) == {"f" * 16}
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium here")

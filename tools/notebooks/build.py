@@ -76,7 +76,7 @@ def build(course: Course, targets: list[Target], *, force: bool = False, jobs: i
             report.problems.append(f"{job.target.path} [{run.problem}")
             continue
         for sha in insert_pictures(run.notebook, pictures):
-            why = "its page has no #photo, or is Chinese and this machine has no Chinese font"
+            why = "its page has no #photo, its script raised, or this machine has no Chinese font"
             way_out = why if chromium else "no Chromium here (set CHROMIUM)"
             say(f"{job.target.path}: no picture for widget {sha}: {way_out}")
         if job.old and not force:

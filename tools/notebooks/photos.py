@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 PAGE_SECONDS = 10
@@ -68,9 +69,10 @@ def known_pictures(notebooks: Iterable[dict]) -> dict[str, str]:
 def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
     """sha -> PNG (base64) of ``pages/<sha>.html``, for those that exist and have an element "photo".
 
-    A Chinese page has none where Chromium finds no Chinese font.
+    A page whose script raised has none: half of its drawing would be missing. Nor has a Chinese page where Chromium
+    finds no Chinese font.
     """
-    from playwright.sync_api import Error, sync_playwright
+    from playwright.sync_api import sync_playwright
 
     pictures = {}
     with sync_playwright() as play:
@@ -87,16 +89,26 @@ def take_photos(shas: set[str], pages: Path, chromium: str) -> dict[str, str]:
             html = path.read_text(encoding="utf-8")
             if _CHINESE.search(html) and not has_chinese:
                 continue
-            page = context.new_page()
-            with suppress(Error):  # the build says which photo is missing
-                page.set_content(html, timeout=PAGE_SECONDS * 1000)
-                png = page.locator("#photo").screenshot(
-                    animations="disabled", omit_background=True, timeout=PAGE_SECONDS * 1000
-                )
+            if png := _photo(context.new_page(), html):
                 pictures[sha] = base64.b64encode(small(png)).decode() + "\n"  # as IPython ends them
-            page.close()
         browser.close()
     return pictures
+
+
+def _photo(page: Any, html: str) -> bytes:
+    """A PNG, or nothing: the build says which photo is missing."""
+    from playwright.sync_api import Error
+
+    raised: list[Error] = []
+    page.on("pageerror", lambda error: raised.append(error))
+    png = b""
+    with suppress(Error):
+        page.set_content(html, timeout=PAGE_SECONDS * 1000)
+        png = page.locator("#photo").screenshot(
+            animations="disabled", omit_background=True, timeout=PAGE_SECONDS * 1000
+        )
+    page.close()
+    return b"" if raised else png
 
 
 def small(png: bytes) -> bytes:
