@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minikv.eviction.hf.report import EvictionReport, eviction_report
     from minikv.eviction.paged.eviction import PagedEviction
     from minikv.eviction.policies.budget import Budget
-    from minikv.eviction.policies.echo import Echo
+    from minikv.eviction.policies.echo import Echo, EchoLayers
     from minikv.eviction.policies.layered import Layered, measure_layers
     from minikv.eviction.policies.literature import (
         H2O,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Budget": "policies.budget",
     "Echo": "policies.echo",
+    "EchoLayers": "policies.echo",
     "Layered": "policies.layered",
     "Sampled": "policies.sampled",
     "measure_layers": "policies.layered",
@@ -79,6 +80,7 @@ __all__ = [
     "TOVA",
     "Budget",
     "Echo",
+    "EchoLayers",
     "EvictingCache",
     "EvictingLayer",
     "EvictionHandle",

@@ -122,6 +122,7 @@ def install_kv_eviction(
     latent = any(hasattr(module, "kv_b_proj") for module in model.modules())
     if latent and scope == "head":
         raise ArgumentError("eviction_head_latent", kind=type(model).__name__)
+    chosen = chosen.fitted(model, whole, scope)
     budgets = _layer_budgets(model, chosen, whole)
     if not switched and len({own.budget for own in budgets if own is not None}) > 1:
         name = model.config._attn_implementation

@@ -4,7 +4,9 @@ from typing import Literal
 
 from minikv.errors import check_choice
 
-PolicyName = Literal["random", "streaming", "h2o", "snapkv", "pyramidkv", "tova", "knorm", "keydiff"]
+PolicyName = Literal[
+    "random", "streaming", "h2o", "snapkv", "pyramidkv", "tova", "knorm", "keydiff", "echo", "echo-layers"
+]
 """The keys of ``POLICIES``."""
 
 Scope = Literal["layer", "head"]

@@ -8,6 +8,8 @@ pyramidkv   PyramidKV (Cai et al., 2024, arXiv:2406.02069): SnapKV with more bud
 tova        TOVA (Oren et al., 2024, arXiv:2401.06104): what the last query looks at
 knorm       L2 norm (Devoto et al., 2024, arXiv:2406.11430): keys of a small norm
 keydiff     KeyDiff (Park et al., 2025, arXiv:2504.15364): keys unlike the mean key
+echo        our own, see ``echo``: what the text's own words would find if they were asked again
+echo-layers echo, with a budget for each layer that is measured on the model at hand
 """
 
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from torch.nn import functional
 
 from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.eviction.policies.choices import PolicyName
+from minikv.eviction.policies.echo import Echo, EchoLayers
 from minikv.eviction.policies.mean_key import key_lengths, mean_direction
 from minikv.eviction.policies.policy import Needs, Policy, Seen, View, check_reduction
 
@@ -211,6 +214,8 @@ POLICIES: dict[PolicyName, type[Policy]] = {
     "tova": TOVA,
     "knorm": Knorm,
     "keydiff": KeyDiff,
+    "echo": Echo,
+    "echo-layers": EchoLayers,
 }
 """By the names that ``install_kv_eviction`` takes; each can be made without arguments."""
 

@@ -11,11 +11,13 @@ the sinks and the recent window. ``needs`` says what the policy reads, so that n
 
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.choices import Scope
 
 REDUCTIONS = ("sum", "mean", "max")
 
@@ -136,6 +138,10 @@ class Policy:
         ``seen.state`` itself for "nothing learned": ``eviction_report`` counts both.
         """
         return seen.state if sums is None else seen.state + sums
+
+    def fitted(self, model: Any, plan: Budget, scope: Scope) -> "Policy":
+        """The policy for ``model``, ``plan`` and ``scope``: an install asks once, before it changes the model."""
+        return self
 
     def layer_budgets(self, budget: int, num_layers: int) -> tuple[int, ...]:
         """The number of heavy hitters of each layer. The sum is ``budget * num_layers``; by default all are equal."""

@@ -8,12 +8,15 @@ the answers, so this is for budgets that are tight, not for those that are too s
     install_kv_eviction(model, policy=Sampled(KeyDiff(), count=8), budget=32)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
+from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.choices import Scope
 from minikv.eviction.policies.literature import Random
 from minikv.eviction.policies.policy import Needs, Policy, Seen, View
 
@@ -64,6 +67,10 @@ class Wrapped(Policy):
     def observe(self, sums: Tensor | None, seen: Seen) -> Tensor:
         """The policy's."""
         return self.policy.observe(sums, seen)
+
+    def fitted(self, model: Any, plan: Budget, scope: Scope) -> Policy:
+        """Itself, with the policy fitted."""
+        return replace(self, policy=self.policy.fitted(model, plan, scope))
 
     def layer_budgets(self, budget: int, num_layers: int) -> tuple[int, ...]:
         """The policy's."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from minikv.eviction.policies.echo import Echo
+from minikv.eviction.policies.echo import Echo, EchoLayers
 from minikv.eviction.policies.literature import (
     H2O,
     TOVA,
@@ -109,6 +109,7 @@ def policy_cases() -> dict[str, tuple[Policy, View, int, list[int]]]:
         "knorm": (Knorm(), view_of(keys=small), 2, [0, 2, 5, 8, 9]),
         "keydiff": (KeyDiff(), view_of(keys=alone), 2, [0, 3, 6, 8, 9]),
         "echo": (Echo(), view_of(state=window), 2, [0, 5, 7, 8, 9]),
+        "echo-layers": (EchoLayers(), view_of(state=window), 2, [0, 5, 7, 8, 9]),
     }
     for reduce, token in {"sum": 1, "mean": 7, "max": 4, "decay": 6}.items():
         policy = H2O(reduce, decay=0.5)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
+from minikv.engine import LLM, EvictionConfig
 from minikv.errors import ArgumentError
-from minikv.eviction import H2O, Echo, Needs, install_kv_eviction, trace_eviction
+from minikv.eviction import H2O, Echo, EchoLayers, Needs, Sampled, install_kv_eviction, trace_eviction
 from minikv.eviction.hf.observe import Logits
 from minikv.eviction.hf.rotary import find_rotary
 from minikv.eviction.policies.echo import echo_stats, turned_on
@@ -166,6 +167,59 @@ def test_the_budgets_of_layers_pass_it_on():
     layered = Layered(Echo(shift=5), (0, 32))
     assert layered.needs == Needs.ECHO
     assert layered.echo_shift == 5
+
+
+@pytest.mark.parametrize("text", [(), tuple(ids(1, 120)[0].tolist())])
+@pytest.mark.parametrize(
+    ("name", "scope"), [("tiny-gqa", "head"), ("tiny-gqa", "layer"), ("tiny-mla", "layer")]
+)
+def test_by_name_its_budgets_are_measured_at_the_install(name, scope, text):
+    """On random tokens or on a text; nearly all of the budget goes to the layer that recalls. The sum stays."""
+    with install_kv_eviction(tiny(name), policy=EchoLayers(text=text), scope=scope, **SIZES) as eviction:
+        first, second = eviction.policy.budgets
+    assert first + second == 2 * SIZES["budget"]
+    assert first <= 3
+
+
+def test_a_budget_beyond_the_text_is_shared_out_in_proportion():
+    for budget in (0, 1, 64, 5000):
+        with install_kv_eviction(tiny("tiny-gqa"), policy="echo-layers", budget=budget) as eviction:
+            kept = eviction.policy.layer_budgets(budget, 2)
+        assert sum(kept) == 2 * budget
+        assert kept[0] <= kept[1]
+
+
+def test_a_wrapper_around_it_is_fitted_too():
+    with install_kv_eviction(tiny("tiny-gqa"), policy=Sampled(EchoLayers(), 3), **SIZES) as eviction:
+        assert isinstance(eviction.policy.policy, Layered)
+        assert eviction.policy.count == 3
+
+
+@pytest.mark.parametrize("text", [(-1,), (1.5,)])
+def test_a_text_is_of_token_ids(text):
+    with pytest.raises(ArgumentError):
+        EchoLayers(text=text)
+
+
+@pytest.mark.parametrize("name", ["echo", "echo-layers"])
+def test_by_name_it_beats_the_best_of_the_others_at_a_tenth(name):
+    model, cases = tiny("tiny-gqa"), make_cases("multikey", 8, seed=2000)
+
+    def recall(policy):
+        evicting = lambda model: install_kv_eviction(model, policy=policy, scope="head", **SIZES)  # noqa: E731
+        return answer(model, cases, evicting=evicting).share
+
+    assert recall(name) > recall("keydiff") + 0.05
+
+
+@pytest.mark.parametrize("name", ["echo", "echo-layers"])
+def test_blocks_and_traces_refuse_it_by_name(name):
+    with pytest.raises(ArgumentError) as caught:
+        trace_eviction(tiny("tiny-gqa"), range(4, 40), policy=name, budget=4)
+    assert caught.value.code == "eviction_no_queries"
+    with pytest.raises(ArgumentError) as caught:
+        LLM(tiny("tiny-gqa"), eviction=EvictionConfig(name, budget=16))
+    assert caught.value.code == "eviction_no_queries"
 
 
 @pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
