@@ -1,4 +1,4 @@
-"""docs/images: the READMEs' pictures, taken out of the notebooks in which the cells ran; and the race's.
+"""docs/images: the READMEs' pictures, taken out of the notebooks in which the cells ran; race and evaluate, drawn.
 
 python -m tools.pictures            write them
 python -m tools.pictures --check    fail where one is not the notebook's
@@ -9,7 +9,7 @@ import base64
 import json
 from pathlib import Path
 
-from tools.race_picture import svgs
+from tools import evaluate_picture, race_picture
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "images"
@@ -19,8 +19,8 @@ ENDINGS = {"en": ".png", "zh": ".zh.png"}
 
 def pictures() -> dict[Path, bytes]:
     """PNG and SVG by path. Raises ``LookupError`` where a cell has no picture, or more than one."""
-    race = {FOLDER / name: data for name, data in svgs().items()}
-    return race | {
+    drawn = race_picture.svgs() | evaluate_picture.svgs()
+    return {FOLDER / name: data for name, data in drawn.items()} | {
         FOLDER / f"{name}{ending}": picture(lang, *cell)
         for name, cell in CELLS.items()
         for lang, ending in ENDINGS.items()
