@@ -31,7 +31,7 @@
 #
 # **张量和 GPU 之间发生了什么？每个 token 要为此付出多少？推理引擎为什么只分配一次？**
 #
-# 回答这些问题不需要 GPU：minikv 里有一个 PyTorch CUDA 缓存分配器（caching allocator）的模型，规则取自它的源码，大小精确到字节。
+# 回答这些问题不需要 GPU，因为 minikv 里有一个 PyTorch CUDA 缓存分配器（caching allocator）的模型，规则取自它的源码，大小精确到字节。
 # 下面五次调用就是这样一个例子，大小取自一份真实的快照：
 
 # %% key="answer" lang="en"
@@ -102,11 +102,11 @@ show(segments(model, "zh"))
 # ## 不断变大的缓存
 #
 # 先看显存申请最频繁的地方。
-# transformers 的 `DynamicCache` 把每层的 K 和 V 各放在一个张量里，每来一个 token 就拼接一次：`self.keys = torch.cat([self.keys, new], dim=-2)`。
+# transformers 的 `DynamicCache` 把每层的 K 和 V 各放在一个张量里，每来一个 token 就拼接一次，即 `self.keys = torch.cat([self.keys, new], dim=-2)`。
 # 拼接得到的是一个长了一个 token 的新张量，所以旧内容要全部重新读一遍、写一遍。
 #
 # 例如缓存变成 1,025 个 token 的那一步，要读 1,024 个旧 token 和 1 个新 token，再写 1,025 个。一般地，让缓存达到 $n$ 个 token 的那一步，读 $n$ 个，写 $n$ 个。
-# 把所有生成步骤的读写字节数加起来，就是下式左边。右边是[第 06 课](06_the_linear_cache.ipynb)那样的缓存：只分配一次，每个 token 写进自己的槽位。
+# 把所有生成步骤的读写字节数加起来，就是下式左边。右边是[第 06 课](06_the_linear_cache.ipynb)那样的缓存，只分配一次，每个 token 写进自己的槽位。
 #
 # $$\underbrace{\sum_{n=p+1}^{p+g} 2\, n\, B\, t}_{\text{拼接}} = B\, t\, g\, (2p + g + 1) \qquad\qquad \underbrace{2\, g\, B\, t}_{\text{写入槽位}}$$
 #
@@ -118,7 +118,7 @@ show(segments(model, "zh"))
 # | $g$ | 生成的 token 数 | 256 |
 #
 # 代入数字。拼接：$1 \cdot 131{,}072 \cdot 256 \cdot (2 \cdot 1{,}024 + 256 + 1) = 77{,}342{,}965{,}760$ B，约 72 GiB；写入槽位：$2 \cdot 256 \cdot 131{,}072 = 67{,}108{,}864$ B，即 64 MiB。
-# 左边含有 $g$ 的平方：生成的 token 加倍，代价不止加倍，$g$ 远大于 $2p$ 时接近四倍。右边只与 $g$ 成正比。
+# 左边含有 $g$ 的平方，也就是说，生成的 token 加倍，代价不止加倍，$g$ 远大于 $2p$ 时接近四倍。右边只与 $g$ 成正比。
 
 # %% key="predict_copied"
 predict("copied", ...)
@@ -155,7 +155,7 @@ show(bars([f"生成 {steps:,} 个 token" for steps in counts], parts, x="GiB（�
 # How long does it take on this machine?
 # We take one layer's K of one sequence in bf16 and add one token; on a CPU we use one core. Each time is the best of 30:
 # %% [markdown] key="copied_read" lang="zh" src="0c4f99f1"
-# 每组的第三条是注意力本来就要读的：每一步都要读全部 token。
+# 每组的第三条是注意力本来就要读的，因为每一步都要读全部 token。
 # 所以解码的平方级增长本来就有，与拼接无关。拼接的影响是让缓存的访存量变成三倍，因为为了变长要读一遍、写一遍，为了使用还要再读一遍。
 # （每一步还要读一遍权重，整个 batch 共用这一遍。因此，缓存与权重相比不算小的时候，也就是序列长、batch 大的时候，多出的访存才明显。）
 #
@@ -239,7 +239,7 @@ show(lines(found, x="缓存里的 token 数", y="us", log="xy"))
 # `measure_peak` counts what was alive at once while a function ran:
 # %% [markdown] key="peak_words" lang="zh" src="1e1ddc29"
 # 写一个槽位的时间与缓存长短无关。
-# 第二条线是拼接到现成的内存里（`out=`）：复制的内容相同，只是不必另要内存。
+# 第二条线是拼接到现成的内存里（`out=`），复制的内容相同，只是不必另要内存。
 # 所以前两条线之间的距离，就是 malloc 和新内存的代价。
 # 在 CPU 上，这个代价可能比复制大得多，原因见后面的“empty 还是 zeros”一节。在 GPU 上，有一个分配器专门让它变小，本课接下来讲的就是它。
 #
@@ -297,8 +297,8 @@ Table(["1,024 个 token，再加 16 个", "同时存活（B）"], [*peaks, ("完
 #
 # 常听说一次 malloc 要一毫秒。要判断这个数是大是小，先得有一把尺子。我们来测内存能做的最小的一件事：一次读取（load）。
 #
-# 方法叫**指针追逐（pointer chasing）**：数组里存着一个随机的环，每个数都是下一个数的位置。我们沿着环一步一步走，上一次读取没有结束，下一次就无法开始。
-# 如果整个数组放得进 CPU 的一级缓存，每次读取都很快；数组越大，数据就离得越远：
+# 方法叫**指针追逐（pointer chasing）**。数组里存着一个随机的环，每个数都是下一个数的位置。我们沿着环一步一步走，上一次读取没有结束，下一次就无法开始。
+# 如果整个数组放得进 CPU 的一级缓存，每次读取都很快；数组越大，数据就离得越远。
 
 # %% key="ladder" tags="timing" lang="en"
 from minikv.course.lessons.l07.pointer_chase import load_ns
@@ -318,10 +318,10 @@ show(lines({"一次读取": ladder}, x="走过的范围（KiB）", y="ns", log="
 #
 # And what does a request to the GPU's driver take? On a GPU the next cell measures it: 256 MiB after `empty_cache()`, when torch has to call `cudaMalloc`, and the same 256 MiB again, when torch still has the block.
 # %% [markdown] key="ladder_read" lang="zh" src="a36e4d20"
-# 这条曲线叫**延迟阶梯（latency ladder）**：最低一级是一级缓存，只要几纳秒；最高一级是内存，一百到几百纳秒。GPU 也有这样的阶梯，只是每一级都更高。
+# 这条曲线叫**延迟阶梯（latency ladder）**。最低一级是一级缓存，只要几纳秒；最高一级是内存，一百到几百纳秒。GPU 也有这样的阶梯，只是每一级都更高。
 # 一毫秒是 1,000,000 ns。按每次读取 200 ns 算，它相当于 1,000,000 / 200 = 5,000 次内存读取，一次接一次。
 #
-# 那么向 GPU 驱动请求一次显存要多久？有 GPU 时，下一个单元格会实测：`empty_cache()` 之后申请 256 MiB，torch 必须调用 `cudaMalloc`；释放后再申请同样的 256 MiB，这时块还在 torch 手里。
+# 那么向 GPU 驱动请求一次显存要多久？有 GPU 时，下一个单元格会实测，先在 `empty_cache()` 之后申请 256 MiB，torch 必须调用 `cudaMalloc`；释放后再申请同样的 256 MiB，这时块还在 torch 手里。
 
 # %% key="cuda_malloc" tags="hardware" lang="en"
 took = {"from the driver (cudaMalloc)": [], "from torch's own cache": []}
@@ -352,7 +352,7 @@ Table(["GPU 上的 256 MiB", "us"], [(name, min(times) if times else "这里没�
 # %% [markdown] key="malloc" lang="zh" src="b8371355"
 # ## 是 malloc 的错吗？
 #
-# 主张只分配一次的人常这样说：每个 token 都要调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms；启动时一次分配好，哪怕要 10 ms，此后的调用就都没有了。算术没有错：
+# 主张只分配一次的人常这样算，每个 token 都要调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms；启动时一次分配好，哪怕要 10 ms，此后的调用就都没有了。算术没有错：
 
 # %% key="malloc_share" lang="en"
 rows = [("a malloc a token", f"{1 / (1 + 30):.1%}"), ("all at the start, 10 ms", f"{10 / (10 + 100 * 30):.1%}")]
@@ -433,7 +433,7 @@ Table(head, rows, right=head[3:])
 # No tensor leaked, and nothing else ran. Here is that run, token by token:
 # %% [markdown] key="calls_read" lang="zh" src="7e2a87f1"
 # 只有一条序列时，32,832 次请求里只有 39 次到达驱动，所以 `cudaMalloc` 很少发生。
-# 但请看最后一行：缓存本身是 4 GiB，分配器保留（reserved）的却有 51.77 GiB，将近 13 倍。
+# 但请看最后一行，缓存本身是 4 GiB，分配器保留（reserved）的却有 51.77 GiB，将近 13 倍。
 # 没有张量泄漏，也没有别的东西在运行。下面按 token 数画出这一次的过程：
 
 # %% key="grow_drawn" lang="en"
@@ -551,7 +551,7 @@ Table(["请求（B）", "取整（B）", "段（B）", "剩余（B）"], rows)
 # 把保留了 51.77 GiB 的那一次（batch 为 32）拿来细看，只看一层的 K，每 32 个 token 画一次。
 # 32 条序列各多 32 个 token，每个 2,048 B，K 就大 $32 \cdot 32 \cdot 2{,}048$ B，恰好 2 MiB，而段的大小正是 2 MiB 的倍数。
 # 用“后退”“前进”逐步查看。
-# 每个新的 K 都比已释放的任何一个块大，按规则只有一条路：再要一个段。
+# 每个新的 K 都比已释放的任何一个块大，按规则只能再要一个段。
 # （另一项设置 `expandable_segments`，后面有专门的一节。）
 
 # %% key="story_cat" lang="en"
@@ -606,7 +606,7 @@ show(widget, text=widget.summary)
 # ## 看一看：释放、留下、清空
 #
 # 第二个故事不需要循环。
-# 在一块 RTX 4090（torch 看到 23.64 GiB）上运行 Llama-3.1-8B，用[第 06 课](06_the_linear_cache.ipynb)的缓存：一个张量，batch 为 48，可放 1,024 个 token。
+# 在一块 RTX 4090（torch 看到 23.64 GiB）上运行 Llama-3.1-8B，用[第 06 课](06_the_linear_cache.ipynb)的缓存，即一个张量，batch 为 48，可放 1,024 个 token。
 # 卡上放不下第二个这么大的缓存，所以下一批要等这一批结束。
 # 这一批结束之后，脚本做三件事：
 #
@@ -725,7 +725,7 @@ Table(["次序", "留下什么", "MiB", "收不回（MiB）", "下一批", "设�
 # - 第 2、3 行的 1.5 MiB 与缓存无关：权重的段取 2 MiB 的整数倍，这是段末剩下的。（第 5 行里权重的块也不切开，剩余部分留在块内，所以是 0。）
 # - 第 6 行：可扩展段能把其余的显存还回去，下面就讲。
 #
-# 推理引擎的做法更简单：缓存只分配一次，**从不**释放。
+# 推理引擎的做法更简单，缓存只分配一次，**从不**释放。
 # 不释放的块，就不会被切开。
 
 # %% [markdown] key="expandable" lang="en"
@@ -740,7 +740,7 @@ Table(["次序", "留下什么", "MiB", "收不回（MiB）", "下一批", "设�
 #
 # 设置环境变量 `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`（较新的 torch 也读 `PYTORCH_ALLOC_CONF`）之后，一个段就是一长段**地址**，背后的显存逐页映射，大块内存池每页 20 MiB。
 # 这样，凡是没有存活块的页，`empty_cache()` 都能收回。
-# 回到上面的组件，换成别的设置：还是那六步，最后一步放得下了。
+# 回到上面的组件，换成别的设置，还是那六步，最后一步放得下了。
 # 不画图时，可以用 `replay` 运行这样一串操作。下面是每一步之后已保留的显存，单位 GiB：
 
 # %% key="story_replayed" lang="en"
@@ -853,9 +853,9 @@ Table(head, rows, right=head[1:])
 #
 # 还有一个问题：分配之后，内存真的占上了吗？
 #
-# 在 GPU 上是的：`cudaMalloc` 返回时，这些字节就归你了，写没写过都一样。
+# 在 GPU 上是的。`cudaMalloc` 返回时，这些字节就归你了，写没写过都一样。
 # 在 CPU 上，张量较大时，系统只是许诺了一段地址；一页内存（通常 4 KiB）要等第一次**写入**才真正给出，并在那时清零。
-# `MemoryStats` 两样都能看到：在 CPU 上，`reserved` 是进程的地址空间，`allocated` 是其中真正驻留在内存里的部分。
+# `MemoryStats` 两样都能看到。在 CPU 上，`reserved` 是进程的地址空间，`allocated` 是其中真正驻留在内存里的部分。
 
 # %% key="touch_watch" tags="timing"
 def watch(name, work):
@@ -1041,11 +1041,11 @@ Table(["设置", *head, "下一批"], rows, right=head)
 # With a pre-allocated cache neither story happens: there is one call to malloc, no staircase, and no block to be cut.
 # %% [markdown] key="break_read" lang="zh" src="8216d5ae"
 # - `max_split_size_mb:20` 解决了收不回的 6,122 MiB。但 batch 为 8 时，768 MiB 的缓存就占满了整块卡，还调用了驱动 4,226 次，因为 20 MiB 及以上的块不许切开，释放的块几乎满足不了别的请求。
-# - 没有给进程设上限时，垃圾回收**什么都不做**：只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动的次数一点没少；含有存活块的段，它同样还不回去。
+# - 没有给进程设上限时，垃圾回收**什么都不做**，因为只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动的次数一点没少；含有存活块的段，它同样还不回去。
 # - 可扩展段在这里对两个故事都有帮助。但这不是继续用 `torch.cat` 的理由，因为复制一次也没少。
 #
 # 这些设置治的是症状，病因是大张量不断变大、不断释放。
-# 有了预分配的缓存，两个故事都不会发生：malloc 只调用一次，没有台阶，也没有块可切。
+# 有了预分配的缓存，两个故事都不会发生，因为 malloc 只调用一次，没有台阶，也没有块可切。
 
 # %% [markdown] key="self" lang="en"
 # ## Recap
@@ -1064,7 +1064,7 @@ Table(["设置", *head, "下一批"], rows, right=head)
 #
 # 靠 `torch.cat` 变大的缓存，每一步都要把旧内容全部读写一遍：1,024 个 token 的提示词之后再生成 256 个，共约 72 GiB，而写槽位只要 64 MiB。
 # PyTorch 的缓存分配器很少去找驱动，只有一条序列时 32,832 次请求才 39 次，所以问题不在于每个 token 一次 malloc。
-# 它做不到的是移动块、合并段：一份慢慢长到 4 GiB 的缓存，让它保留了 51.77 GiB。
+# 它做不到的是移动块、合并段，例如一份慢慢长到 4 GiB 的缓存，让它保留了 51.77 GiB。
 # 一个 23.5 MiB 的存活块，能让 6 GiB 的段还不回去；会不会这样，取决于释放、留下、清空三步的次序。
 # 推理引擎只分配一次缓存，从不释放，所以什么都不复制，也没有块被切开，而且峰值在第一个请求之前就已知道。
 #

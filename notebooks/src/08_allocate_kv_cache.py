@@ -7,8 +7,8 @@
 # en = "allocate_kv_cache: how many blocks fit?"
 # zh = "allocate_kv_cache：放得下多少块？"
 # [t4]
-# en = "Everything runs. On the T4 the cells under \"On this machine\" measure the formula's four numbers; elsewhere they are given or come from the allocator's model."
-# zh = "全部可以运行。在 T4 上，“在这台机器上”一节的单元格会实测公式里的四个数；其余数字由程序给定，或来自分配器的模型。"
+# en = "Everything runs. On the T4 the cells under \"On this machine\" measure the formula's four numbers; elsewhere they are given or come from the simulated allocator."
+# zh = "全部可以运行。在 T4 上，“在这台机器上”一节的单元格会实测公式里的四个数；其余数字由程序给定，或来自模拟的分配器。"
 # [paper]
 # en = "08.1, 08.2, 08.4"
 # zh = "08.1、08.2、08.4"
@@ -23,10 +23,10 @@
 # %% [markdown] key="first" lang="zh" src="cc186ae6"
 # ## 问题
 #
-# 你在自己的 GPU 上启动引擎：它读入权重，跑一个最大的步，然后一次性分配缓存，能放下多少块就分多少块。
+# 你在自己的 GPU 上启动引擎。它读入权重，把最大的一步跑一遍，然后一次性分配缓存，能放下多少块就分多少块。
 # **放得下多少块？剩下的显存又要留给什么？**
 #
-# 下面是一块 80 GB 的卡，32 条 Llama-3.1-8B 的序列在上面增长。按播放：每个 token 都要占字节，到某个长度，就会超出引擎可用的 71.30 GiB（79.22 GiB 的 0.9）。
+# 下面是一块 80 GB 的卡，32 条 Llama-3.1-8B 的序列在上面增长。按播放，可以看到每个 token 都要占字节，到某个长度，就会超出引擎可用的 71.30 GiB（79.22 GiB 的 0.9）。
 
 # %% key="growing_bar" lang="en"
 from minikv.course.motion import MemoryBarMotion
@@ -63,7 +63,7 @@ show(MemoryBarMotion("zh", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batc
 #
 # ## 一个比例，两种含义
 #
-# 启动引擎时，你要告诉它可以用 GPU 的多大比例。vLLM 里叫 `gpu_memory_utilization`，本课叫 `utilization`（利用率）。先用小数字试一试：GPU 共 1,000 字节，其中 500 已被别的进程占用，利用率设为 0.2。留给缓存的有多少字节？
+# 启动引擎时，你要告诉它可以用 GPU 的多大比例。vLLM 里叫 `gpu_memory_utilization`，本课叫 `utilization`（利用率）。先用小数字试一试，例如 GPU 共 1,000 字节，其中 500 已被别的进程占用，利用率设为 0.2。留给缓存的有多少字节？
 #
 # 这个比例可以限制 GPU 上的**全部**占用，也可以只限制**本进程**：
 
@@ -89,7 +89,7 @@ Table(["这个比例限制的是", "留给缓存（B）"], rows)
 # With the first meaning, 200 bytes may be used in all and 500 already are, so 300 are missing. With the second, this process gets its own 200.
 #
 # Both are right, for different questions.
-# With the first meaning the engines on a GPU together never take more than the share; a second engine must be given a larger share (0.9, where the first has 0.4).
+# With the first meaning the engines on a GPU together never take more than the share; a second engine must be given a larger share. For example, if both are to get 0.4, the first is given 0.4 and the second 0.8.
 # With the second meaning every engine has its own share, and you have to make sure that the shares add up.
 # vLLM's documentation gave the first meaning for [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html) and gives the second today, so look at your version before you copy a share.
 # minikv takes the first. Its report says what other processes hold, where the driver tells.
@@ -101,11 +101,11 @@ Table(["这个比例限制的是", "留给缓存（B）"], rows)
 # - **current**: what torch has allocated now, that is, the weights.
 #
 # Work it out before you read on:
-# %% [markdown] key="answer_read" lang="zh" src="9de9b356"
+# %% [markdown] key="answer_read" lang="zh" src="a4e7dfb7"
 # 按第一种含义，总共只能用 200 字节，而已经用了 500，所以差 300。按第二种含义，本进程可以用自己的 200。
 #
 # 两个都对。
-# 按第一种含义，GPU 上所有引擎合起来不会超过这个比例；不过第二个引擎得设更大的值（第一个是 0.4，第二个就设 0.9）。
+# 按第一种含义，GPU 上所有引擎合起来不会超过这个比例；不过第二个引擎得设更大的值。例如两个都想用 0.4，第一个设 0.4，第二个就要设 0.8。
 # 按第二种含义，每个引擎各有份额，需要你自己保证加起来不超过总量。
 # vLLM 的文档在 [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html) 里写的是第一种，如今写的是第二种，所以照抄一个比例之前，先看版本。
 # minikv 采用第一种；驱动能给出数字时，报告会写明其他进程占了多少。
@@ -132,7 +132,7 @@ predict("blocks_fit", ...)
 # |---|---|---|---|
 # | $\text{total}$ | driver | memory of the GPU | 85,061,827,297 B |
 # | $u$ | you | utilization: the share that may be used, by everything on the GPU | 0.9 |
-# | $\text{used}$ | driver | taken now, by all processes: weights, CUDA context, libraries, others | 18,118,304,896 B |
+# | $\text{used}$ | driver | taken after the warm-up, by all processes: weights, CUDA context, libraries, others | 18,118,304,896 B |
 # | $\text{peak}$ | torch | the most that was allocated since the reset before the warm-up, weights included | 16,966,492,160 B |
 # | $\text{current}$ | torch | allocated now: the weights | 16,060,522,496 B |
 # | $\text{block\_bytes}$ | config | K and V of one block of 16 tokens, in all layers of this rank | 2,097,152 B |
@@ -146,7 +146,7 @@ predict("blocks_fit", ...)
 #
 # How does it compare with a real engine? A log of vLLM from December 2024 says for Llama-3-8B on a GPU of 79.22 GiB: weights 14.96, non-torch 1.79, activations 1.26 GiB.
 # On two GPUs each holds half the weights, but non-torch grows to 3.58 GiB, because the libraries that connect the GPUs come on top.
-# %% [markdown] key="formula" lang="zh" src="def32917"
+# %% [markdown] key="formula" lang="zh" src="5f12ea54"
 # ## 公式
 #
 # 写成公式，利用率记作 $u$：
@@ -156,20 +156,20 @@ predict("blocks_fit", ...)
 # | 符号 | 来源 | 含义 | 本例取值 |
 # |---|---|---|---|
 # | $\text{total}$ | 驱动 | GPU 的全部显存 | 85,061,827,297 B |
-# | $u$ | 你 | 利用率：GPU 上的一切合起来可用的比例 | 0.9 |
-# | $\text{used}$ | 驱动 | 现在已占用，含所有进程：权重、CUDA 上下文、各种库、其他进程 | 18,118,304,896 B |
+# | $u$ | 由你设定 | 利用率，即 GPU 上的一切合起来可用的比例 | 0.9 |
+# | $\text{used}$ | 驱动 | 预热之后已占用，含所有进程（权重、CUDA 上下文、各种库、其他进程） | 18,118,304,896 B |
 # | $\text{peak}$ | torch | 预热前重置之后，已分配的最大值，含权重 | 16,966,492,160 B |
-# | $\text{current}$ | torch | 现在已分配：也就是权重 | 16,060,522,496 B |
+# | $\text{current}$ | torch | 现在已分配，也就是权重 | 16,060,522,496 B |
 # | $\text{block\_bytes}$ | 配置 | 16 个 token 的一个块的 K 和 V，本 rank 的所有层 | 2,097,152 B |
 #
 # 表里是 Llama-3.1-8B 在 H100 80GB 上的数字，马上就会让它启动一次。代入公式：
 #
 # $$76{,}555{,}644{,}567 - 18{,}118{,}304{,}896 - 16{,}966{,}492{,}160 + 16{,}060{,}522{,}496 = 57{,}531{,}370{,}007 \qquad \lfloor 57{,}531{,}370{,}007 / 2{,}097{,}152 \rfloor = 27{,}433$$
 #
-# 可以这样理解：减去**现在已有的**（used），再减去**每一步都会再来的**（peak - current）。
+# 可以这样理解，从可用的份额里减去**现在已有的**（used），再减去**每一步都会再来的**（peak - current）。
 # 权重在 used 和 peak 里各有一份，等于减了两次，所以用 current 加回一次。
 #
-# 与真实的引擎比一比。2024 年 12 月的一份 vLLM 日志写着：Llama-3-8B，GPU 79.22 GiB；权重 14.96，非 torch 1.79，激活 1.26 GiB。
+# 与真实的引擎比一比。例如 2024 年 12 月的一份 vLLM 日志，Llama-3-8B 在 79.22 GiB 的 GPU 上，权重 14.96，非 torch 1.79，激活 1.26 GiB。
 # 用两块 GPU 时，每块只放一半权重，但非 torch 部分增加到 3.58 GiB，因为多了负责 GPU 互联的库。
 
 # %% key="log" lang="en"
@@ -202,15 +202,15 @@ Table(["rank 数", "可用（GiB）", "每块（B）", "块数"], rows, right=["
 # ## Six moments
 #
 # When are the four numbers read?
-# Below an engine starts in [lesson 07](07_allocate_once.ipynb)'s model of the allocator. Every parameter of Llama-3.1-8B is an allocation, and a step of 8,192 tokens makes and frees the tensors of all 32 layers.
+# Below an engine starts in the simulated allocator of [lesson 07](07_allocate_once.ipynb). Every parameter of Llama-3.1-8B is an allocation, and a step of 8,192 tokens makes and frees the tensors of all 32 layers.
 # The GPU has 79.22 GiB; its context and libraries hold 1.79 GiB.
-# %% [markdown] key="log_read" lang="zh" src="b7816dc5"
-# 第一份日志里也有 vLLM 自己的结果：`available_kv_cache_memory 53.29GiB`，与我们算的一致。
+# %% [markdown] key="log_read" lang="zh" src="57c2c497"
+# 第一份日志里也有 vLLM 自己的结果 `available_kv_cache_memory 53.29GiB`，与我们算的一致。
 #
 # ## 六个时刻
 #
 # 这四个数是什么时候读的？
-# 下面让一个引擎在[第 07 课](07_allocate_once.ipynb)的分配器模型里启动。Llama-3.1-8B 的每个参数都是一次分配，8,192 个 token 的一步会在 32 层里依次创建、释放各个张量。
+# 下面让一个引擎在[第 07 课](07_allocate_once.ipynb)模拟的分配器里启动。Llama-3.1-8B 的每个参数都是一次分配，8,192 个 token 的一步会在 32 层里依次创建、释放各个张量。
 # GPU 共 79.22 GiB，上下文和各种库占 1.79 GiB。
 
 # %% key="moments" lang="en"
@@ -269,9 +269,9 @@ Table(["少做了什么", "块数", "少几块"], [(what, count, best - count) f
 #
 # A wrong unit loses blocks, too. The formula takes bytes, while `nvidia-smi` prints MiB, and 1 MiB is $2^{20} = 1{,}048{,}576$ bytes.
 # %% [markdown] key="mib" lang="zh" src="e2d0c270"
-# 不重置峰值，少的不到 2,560 块，因为预热自己也有峰值：19.96 - 15.80 = 4.16 GiB，合 2,128 块。
+# 不重置峰值，少的不到 2,560 块，因为预热自己也有峰值。也就是说，只差 19.96 - 15.80 = 4.16 GiB，合 2,128 块。
 #
-# 单位弄错，块同样会变少：公式用的是字节，而 `nvidia-smi` 打印的是 MiB，1 MiB 等于 $2^{20} = 1{,}048{,}576$ 字节。
+# 单位弄错，块同样会变少，因为公式用的是字节，而 `nvidia-smi` 打印的是 MiB，1 MiB 等于 $2^{20} = 1{,}048{,}576$ 字节。
 
 # %% key="predict_mib"
 predict("mib_as_millions", ...)
@@ -291,7 +291,7 @@ predict("mib_as_millions", ...)
 # %% [markdown] key="see" lang="zh" src="ebd51cc6"
 # ## 亲眼看看
 #
-# 这里每一项都是条形图的一部分：上面是六个时刻，下面是 GPU 的每一部分最终用在哪里。
+# 这里每一项都是条形图的一部分，上面是六个时刻，下面是 GPU 的每一部分最终用在哪里。
 # 数字来自规划器的纸面计算；它还预留了工作空间，所以块略少。
 #
 # 每一步动手之前，先说出会发生什么：
@@ -352,7 +352,7 @@ Table(["一个 token（B）", "一个块（B）", "放得下的块数", "上面�
 # `allocate_kv_cache` does the same for `minikv.LLM`, and adds what a larger engine needs: sizes that are given, several ranks, a report, errors with a way out.
 # Here it is step by step, together with the functions that compute the numbers.
 # %% [markdown] key="source" lang="zh" src="3a1ae28a"
-# `allocate_kv_cache` 为 `minikv.LLM` 做同样的事，另加大一些的引擎才需要的东西：直接指定大小、多个 rank、一份报告，以及写明解决办法的错误。
+# `allocate_kv_cache` 为 `minikv.LLM` 做同样的事。这个引擎大一些，所以还要能直接指定大小，支持多个 rank，给出一份报告，并在错误里写明解决办法。
 # 下面连同它调用的函数，逐步来读。
 
 # %% key="annotated" lang="en"
@@ -366,9 +366,9 @@ from minikv.course.lessons.l08.annotated_source import SourceView
 show(SourceView("zh"))
 
 # %% [markdown] key="flow" lang="en"
-# And here is the way of one run through it: the engine from above, with its numbers (`cuda:model` is the modelled GPU).
-# %% [markdown] key="flow" lang="zh" src="671ce463"
-# 下面是上面那个引擎走过的步骤和数字（`cuda:model` 指模型里的 GPU）。
+# And here is the way of one run through it: the engine from above, with its numbers (`cuda:model` is the simulated GPU).
+# %% [markdown] key="flow" lang="zh" src="635c273d"
+# 下面是上面那个引擎走过的步骤和数字（`cuda:model` 指模拟的 GPU）。
 
 # %% key="flow_model" lang="en"
 from minikv.course.lessons.l08.flow_chart import FlowChart
@@ -385,12 +385,12 @@ show(FlowChart(report, "zh"))
 # %% [markdown] key="report" lang="en"
 # ### Every variable on one page
 #
-# Beside the cache, `allocate_kv_cache` returns an `AllocationReport`. It has every variable of the function with its value and its meaning, in the order in which they are computed.
+# Beside the cache, `allocate_kv_cache` returns an `AllocationReport`. It has every variable of the function with its value and its meaning. A `-` or `+` before a meaning is the term's sign in the formula.
 # `used - current` is 16.87 - 14.96 = 1.91 GiB, a little more than the 1.79 GiB outside of torch, because the driver counts segments, and they are larger than the tensors in them.
-# %% [markdown] key="report" lang="zh" src="f8a74e3a"
+# %% [markdown] key="report" lang="zh" src="26a229c7"
 # ### 所有变量，一页看全
 #
-# `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`。函数里的每个变量都在里面，附有数值和含义，按计算先后排列。
+# `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`。函数里的每个变量都在里面，附有数值和含义。含义开头的 `-` 和 `+`，就是这一项在公式里的符号。
 # `used - current` 为 1.91 GiB，比 torch 之外的 1.79 GiB 略大，因为驱动统计的是段，而段比其中的张量大。
 
 # %% key="bar_model" lang="en"
@@ -534,7 +534,7 @@ Table(["要求", "拒绝的理由"], [refused(**wrong) for wrong in tries])
 # %% [markdown] key="short" lang="zh" src="8e7e6b80"
 # ## 简写公式
 #
-# 这个公式有时被简写：认为 used 和 current 相同，可以抵消，于是只剩 $\text{total} \cdot u - \text{peak}$。这样会差多少？
+# 这个公式有时被简写，认为 used 和 current 相同，可以抵消，于是只剩 $\text{total} \cdot u - \text{peak}$。这样会差多少？
 
 # %% key="predict_short"
 predict("short_form", ...)
@@ -562,38 +562,24 @@ Table(head, rows, right=head[:1])
 # Even the first row is not quite zero, because used counts segments, and the weights' segments are a little larger than the weights.
 # The short form gives the order of magnitude, but it errs on one side only: too many blocks.
 #
-# Another slip is to take `peak` for the activations alone. Both stand in [appendix A](A_errata.ipynb) (a block takes 2.5 MiB there, so its counts are other ones than above):
-# %% [markdown] key="short_read" lang="zh" src="0b3cb99c"
+# Another slip is to take `peak` for the activations alone. [Appendix A](A_errata.ipynb) has both, from a document that made them.
+# %% [markdown] key="short_read" lang="zh" src="38bb49fa"
 # 只有 used 等于 current 时才能抵消，也就是没有上下文，没有库，也没有其他进程的时候。
-# 连第一行都不完全是零，因为 used 统计的是段，而权重所在的段比权重略大。
-# 简写公式可以估个数量级，但误差只朝一个方向：块数偏多。
+# 例如表的第一行，torch 之外一个字节也没有，多出的块仍不是零，因为 used 统计的是段，而权重所在的段比权重略大。
+# 简写公式可以估个数量级，但误差只朝一个方向，也就是块数偏多。
 #
-# 还有一种错误是把 `peak` 当成激活本身。两处都收在[附录 A](A_errata.ipynb) 里（那里的一个块占 2.5 MiB，所以块数与上表不同）：
-
-# %% key="claims" lang="en"
-from minikv.course.errata import erratum
-
-slips = [erratum(number) for number in ("001-28", "001-26")]
-rows = [(slip.id, slip.claim.in_("en"), slip.correct.in_("en")) for slip in slips]
-Table(["number", "claim", "correct"], rows)
-
-# %% key="claims" lang="zh"
-from minikv.course.errata import erratum
-
-slips = [erratum(number) for number in ("001-28", "001-26")]
-rows = [(slip.id, slip.claim.in_("zh"), slip.correct.in_("zh")) for slip in slips]
-Table(["编号", "说法", "正确的"], rows)
+# 还有一种错误是把 `peak` 当成激活本身。这两种错误，[附录 A](A_errata.ipynb) 里都有一个实例。
 
 # %% [markdown] key="free" lang="en"
 # ## Break it: all that is free
 #
 # `free` is what the driver could still give. Why not hand it all out?
-# Nothing stops you: the allocation succeeds.
-# %% [markdown] key="free" lang="zh" src="c4681c4f"
+# Nothing stops you. The allocation succeeds, and the trouble comes later:
+# %% [markdown] key="free" lang="zh" src="2c143ac7"
 # ## 弄坏它：把空闲的全用掉
 #
 # `free` 是驱动还能给出的显存。为什么不全部拿来用？
-# 分配会成功。
+# 分配本身会成功，问题出在后面：
 
 # %% key="all_free" lang="en"
 from minikv.units import format_bytes
@@ -622,15 +608,15 @@ Table(["块数来自", "块数", "多出", f"接着一步 {CHUNK:,} 个 token"],
 #
 # ## Where running out of memory begins
 #
-# Should it be .80, .90 or .95? A common advice is 0.8 to 0.9, because 0.95 and more easily runs out of memory.
-# Let's see in the model: 100 steps with chunks of every length, under four loads.
-# %% [markdown] key="pressure" lang="zh" src="374433a3"
+# Should it be 0.80, 0.90 or 0.95? A common advice is 0.8 to 0.9, because 0.95 and more easily runs out of memory.
+# Let's see in the simulated allocator: 100 steps with chunks of every length, under four loads (the rows of the table).
+# %% [markdown] key="pressure" lang="zh" src="52941820"
 # 错误要到后来才出现，在另一行代码里，申请的量还不大。像是模型的 bug，原因却在这里。
 #
 # ## 显存不足从哪里开始
 #
-# 利用率该取 .80、.90 还是 .95？常见的建议是 0.8–0.9，因为 0.95 以上容易 OOM。
-# 我们在模型里看一看：100 步，每步长短不一，四种负载。
+# 利用率该取 0.80、0.90 还是 0.95？常见的建议是 0.8–0.9，因为 0.95 以上容易 OOM。
+# 我们在模拟的分配器里看一看。一共 100 步，每步长短不一，有四种负载（见表的各行）。
 
 # %% key="predict_five"
 predict("five_percent", ...)
@@ -668,13 +654,13 @@ Table(["利用率", *head], rows, right=head)
 # %% [markdown] key="pressure_read" lang="en"
 # `ok` means that all 100 steps ran; `+n`, that the allocator first had to give its cached segments back n times, which is slow; `OOM @n`, that step n ran out of memory.
 #
-# In this model the advice is right: up to 0.90 all four loads survive, at 0.95 one does not.
+# In the simulation the advice is right: up to 0.90 all four loads survive, at 0.95 one does not.
 # But the number alone doesn't decide. Without neighbours, and with no step above the warm-up, 0.99 still works. At 1.00 it dies, although the formula kept room for every tensor.
 # Why? Compare the limit with what the steps of the first load really reached at 0.90:
-# %% [markdown] key="pressure_read" lang="zh" src="f125abca"
+# %% [markdown] key="pressure_read" lang="zh" src="4e4c27d5"
 # `ok` 表示 100 步全部完成；`+n` 表示分配器先归还了 n 次缓存的段（很慢）；`OOM @n` 表示第 n 步显存不足。
 #
-# 在这个模型里，上面的建议是对的：0.90 及以下，四种负载都能跑完；到 0.95，有一种跑不完。
+# 在模拟里，上面的建议是对的。取 0.90 及以下，四种负载都能跑完；到 0.95，有一种跑不完。
 # 但起决定作用的不只是这个数字。没有邻居、没有一步超过预热时，0.99 也还行；到 1.00 就失败了，尽管公式给每个张量都留了位置。
 # 为什么？把上限和第一种负载在 0.90 下实际达到的最大值比一比：
 
@@ -698,7 +684,7 @@ Table(["上限（GiB）", "各步实际用到（GiB）"], [row], right=["上限�
 # **利用率只是计划，不是围栏。** 公式统计的是存活的张量，分配器拿着的却是段。
 # 各步的 token 数不同，留下的空档下一步用不上，于是再申请新段，已保留的显存就越过了上限。
 #
-# 上限以外的部分，就是留给这些的：碎片、超过预热的步、后来才要的工作空间（引擎如果建好缓存之后才捕获 CUDA 图，也算在内），还有邻居。
+# 上限以外的部分，留给碎片、超过预热的步、后来才要的工作空间（引擎如果建好缓存之后才捕获 CUDA 图，也算在内），还有邻居。
 # 下面把最后一种负载画出来，纵轴是整块 GPU 的已用显存，每三步一个点。线提前断开，说明引擎显存不足而停止：
 
 # %% key="pressure_figure" lang="en"
@@ -756,7 +742,7 @@ for tokens in (2048, 8192, 32_768, 131_072):
 Table(["一次的 token 数", "激活（GiB）", "块数"], rows, right=["激活（GiB）"])
 
 # %% [markdown] key="trt" lang="en"
-# For 8,192 tokens the formula gives 0.91 GiB, and the table has 0.84: the engine in the model frees a layer's input a little earlier and keeps no rotary tables, so it needs $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B a token.
+# For 8,192 tokens the formula gives 0.91 GiB, and the table has 0.84: the simulated engine frees a layer's input a little earlier and keeps no rotary tables, so it needs $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B a token.
 # The activations grow with the tokens, not with their square, because attention here keeps no matrix of scores, as in FlashAttention (`attn_implementation="eager"` would).
 # With chunked prefill the warm-up is one chunk, and the number of blocks no longer depends on the length.
 #
@@ -764,12 +750,12 @@ Table(["一次的 token 数", "激活（GiB）", "块数"], rows, right=["激活
 #
 # An engine with 21.89 GiB free made only 631 blocks for Qwen1.5-7B. Is that too few?
 # Its log names neither the size of a block nor the share nor the dtype. Take 64 tokens a block, 16 bits an element, 0.9 *of the free memory* (TensorRT-LLM's meaning of the word, a third one), and round up:
-# %% [markdown] key="trt" lang="zh" src="f491d4c8"
-# 按公式，8,192 个 token 是 0.91 GiB，表里是 0.84，因为模型里的引擎早些释放本层输入，不存旋转编码表，每个 token 只要 $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B。
+# %% [markdown] key="trt" lang="zh" src="03b1521d"
+# 按公式，8,192 个 token 是 0.91 GiB，表里是 0.84，因为模拟的引擎早些释放本层输入，不存旋转编码表，每个 token 只要 $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B。
 # 激活随 token 数成正比增长，而不是按平方增长，因为这里的注意力像 FlashAttention 那样，不保存分数矩阵（`attn_implementation="eager"` 则会保存）。
 # 有了分块预填充，预热只需一段的长度，块数就不再受最大长度影响。
 #
-# ### 说块数，先要说块有多大
+# ### 先问块有多大，再看块数多少
 #
 # 有个引擎在空闲 21.89 GiB 的 GPU 上，只为 Qwen1.5-7B 分了 631 个块。这算少吗？
 # 日志里没有块大小和比例，也没有数据类型。按每块 64 个 token、每个元素 16 位、取**空闲显存**的 0.9 来算（这是 TensorRT-LLM 的定义，也就是第三种含义），并且向上取整：
@@ -797,35 +783,35 @@ row = (qwen.bytes_for(1), tokens, f"{tokens / 64:.1f}", math.ceil(tokens / 64))
 Table(["一个 token（B）", "token 数", "按 64 个一块", "向上取整"], [row], right=["按 64 个一块"])
 
 # %% [markdown] key="trt_read" lang="en"
-# That gives its number, which is no proof, but a good sign. There are few blocks, but large ones: 64 · 524,288 B = 32 MiB each, because this model has 32 KV heads and no GQA.
+# That gives exactly 631. It doesn't prove that the engine computes like this, but it shows that 631 is no surprise. There are few blocks, but large ones: 64 · 524,288 B = 32 MiB each, because this model has 32 KV heads and no GQA.
 # A number of blocks says nothing without the size of a block, and a number of tokens says little without the layers behind it ([lesson 02b](02b_layers_that_differ.ipynb)). So compare bytes.
 #
 # ## Paper and measurement
 #
 # The budget explorer of [lesson 02](02_how_many_bytes.ipynb) does the same on paper, for any model and GPU.
-# How near does it come to the run in the model? The same GPU, 1.79 GiB outside of torch:
-# %% [markdown] key="trt_read" lang="zh" src="bcdcc5a9"
-# 恰好得到那个数，虽不算证明。块不多，但很大：每块 64 · 524,288 B = 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
+# How near does it come to the simulated run? The same GPU, 1.79 GiB outside of torch:
+# %% [markdown] key="trt_read" lang="zh" src="6094f80a"
+# 算出来正好是 631。这不能证明引擎就是这样算的，但说明 631 并不奇怪。块不多，但很大，每块 64 · 524,288 B = 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
 # 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[第 02b 课](02b_layers_that_differ.ipynb)），所以要比字节。
 #
 # ## 纸面与实测
 #
 # [第 02 课](02_how_many_bytes.ipynb)的显存预算组件在纸面上做同样的事，任何模型、任何 GPU 都行。
-# 它与模型里的这次运行相差多少？同一块 GPU，torch 之外同样是 1.79 GiB：
+# 它与模拟的这次运行相差多少？同一块 GPU，torch 之外同样是 1.79 GiB：
 
 # %% key="paper" lang="en"
 from minikv.plan import plan_memory
 
 paper = plan_memory("Llama-3.1-8B", gpu="H100 SXM 80GB", chunk=CHUNK, cuda_context_bytes=NON_TORCH, workspace_bytes=0)
 row = (paper.num_blocks, best, f"{100 * (paper.num_blocks / best - 1):+.2f} %")
-Table(["blocks on paper", "blocks in the model", "difference"], [row], right=["difference"])
+Table(["blocks on paper", "blocks in the simulation", "difference"], [row], right=["difference"])
 
 # %% key="paper" lang="zh"
 from minikv.plan import plan_memory
 
 paper = plan_memory("Llama-3.1-8B", gpu="H100 SXM 80GB", chunk=CHUNK, cuda_context_bytes=NON_TORCH, workspace_bytes=0)
 row = (paper.num_blocks, best, f"{100 * (paper.num_blocks / best - 1):+.2f} %")
-Table(["纸面上的块数", "模型里的块数", "相差"], [row], right=["相差"])
+Table(["纸面上的块数", "模拟里的块数", "相差"], [row], right=["相差"])
 
 # %% [markdown] key="budget_read" lang="en"
 # Here we told the planner what is outside of torch. Usually you cannot know that on paper, so the CUDA context and the workspace are assumptions there. That is what the warm-up is for.
@@ -932,30 +918,30 @@ Table(["", "各自的块数", "小缓存的块数", "小缓存的块 10"], rows)
 # %% [markdown] key="ranks_read" lang="en"
 # If the scheduler went by rank 0, it would sooner or later give out a block that rank 1 does not have.
 # On a CPU that is an error. A kernel on a GPU does not check: it reads and writes what lies behind the cache, or the run ends with an illegal memory access.
-# So `allocate_kv_cache` takes the least of all ranks (step 12 of the source above), also of one that has no room at all.
+# So `allocate_kv_cache` takes the least of all ranks (`_least_of_ranks` in the source above). Even if a rank has no room for a single block, its number counts, and the call is refused.
 #
 # ## Recap
 #
 # An engine reads total and used from the driver, peak and current from torch, and divides `total * u - used - peak + current` by the bytes of a block: 27,433 blocks of 2 MiB for Llama-3.1-8B on an H100 80GB.
 # The weights are in used and in peak, so current is added once. Without the reset before the warm-up 2,128 blocks are lost, without `empty_cache` 2,560.
 # The short form `total * u - peak` leaves out what is outside torch: with 1.79 GiB it promises 981 blocks too many.
-# A longer warm-up costs blocks, because every token needs its activations, 110,592 B in our model: 20,953 blocks are left with 131,072 tokens at once.
+# A longer warm-up costs blocks, because every token needs its activations, 110,592 B in our simulation: 20,953 blocks are left with 131,072 tokens at once.
 # Utilization is a plan, not a fence: at 0.90 the limit was 71.30 GiB and the steps reached 73.98 GiB.
 #
 # ## Check yourself
 #
 # Answer aloud first, then `explain(..., reveal=True)`.
-# %% [markdown] key="ranks_read" lang="zh" src="c6a7eb90"
+# %% [markdown] key="ranks_read" lang="zh" src="e20657a2"
 # 如果调度器按 rank 0 的数来用，迟早会分出一个 rank 1 没有的块。
 # 在 CPU 上这会报错；GPU 上的 kernel 不做检查，要么读写到缓存后面的内容，要么以非法内存访问（illegal memory access）告终。
-# 所以 `allocate_kv_cache` 取所有 rank 的最小值（上面源码的第 12 步），一点空间都没有的 rank 也算在内。
+# 所以 `allocate_kv_cache` 取所有 rank 的最小值（上面源码里的 `_least_of_ranks`）。哪怕某个 rank 一个块也放不下，也按它来，这时会报错。
 #
 # ## 本课小结
 #
 # 引擎从驱动读 total 和 used，从 torch 读 peak 和 current，用 `total * u - used - peak + current` 除以每块的字节数：Llama-3.1-8B 在 H100 80GB 上有 27,433 个 2 MiB 的块。
 # 权重在 used 和 peak 里各有一份，所以要加回一次 current。预热前不重置峰值，会少 2,128 块；不做 `empty_cache`，会少 2,560 块。
-# 简写公式 `total * u - peak` 漏掉了 torch 之外的部分：那部分为 1.79 GiB 时，会多出 981 块。
-# 预热越长，块越少，因为每个 token 都要有激活，在我们的模型里是 110,592 B：一次 131,072 个 token 时，只剩 20,953 块。
+# 简写公式 `total * u - peak` 漏掉了 torch 之外的部分，例如那部分为 1.79 GiB 时，会多出 981 块。
+# 预热越长，块越少，因为每个 token 都要有激活，在模拟里是 110,592 B。例如一次 131,072 个 token 时，只剩 20,953 块。
 # 利用率只是计划，不是围栏：取 0.90 时上限是 71.30 GiB，各步实际用到 73.98 GiB。
 #
 # ## 自我检查
@@ -1021,8 +1007,8 @@ explain("what_is_left")
 # %% [markdown] key="wild" lang="zh" src="422016dc"
 # ## 实战现场
 #
-# - 2025 年 6 月，一位用户用小数字验算 nano-vllm 的 `allocate_kv_cache`：共 1,000 字节，500 已占用，比例 0.2，得到的块数是负的（[nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59)，标题大意是“`num_kvcache_blocks` 算错了吧？？”）。“一个比例，两种含义”一节用的就是这些数。
-# - 2026 年 2 月，这件事真的发生了：一个引擎的比例设为 0.4，启动时同一块 GPU 上还有别的进程，结果断言失败，因为 `used` 把所有进程都算了进去（[nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27)，它主张用第二种含义）。
+# - 2025 年 6 月，一位用户用小数字验算 nano-vllm 的 `allocate_kv_cache`。共 1,000 字节，500 已占用，比例 0.2，得到的块数是负的（[nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59)，标题大意是“`num_kvcache_blocks` 算错了吧？？”）。“一个比例，两种含义”一节用的就是这些数。
+# - 2026 年 2 月，这件事真的发生了。一个引擎的比例设为 0.4，启动时同一块 GPU 上还有别的进程，结果断言失败，因为 `used` 把所有进程都算了进去（[nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27)，它主张用第二种含义）。
 # - “公式”一节的日志出自 [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511)。块数为什么和最大长度有关，是 [vLLM #8185](https://github.com/vllm-project/vllm/issues/8185) 里的提问。
 # - 21 GB 空闲显存只有 631 个块，出自 [TensorRT-LLM #2268](https://github.com/NVIDIA/TensorRT-LLM/issues/2268)；它向上取整，见[它的 #224](https://github.com/NVIDIA/TensorRT-LLM/issues/224)。在 [vLLM #43308](https://github.com/vllm-project/vllm/issues/43308) 里，则是 **token 数**以同样的方式误导了人。
 # - 公开文档《KV 缓存分配详细指南》把公式简写了，在一处把 `peak` 当成激活本身，并建议取 0.8–0.9。“简写公式”和“显存不足从哪里开始”两节检验了这三点。

@@ -76,7 +76,7 @@ show(plan_room(task, ways, "zh"))
 # %% [markdown] key="predict_first" lang="zh" src="8bc931db"
 # ## 先猜一猜
 #
-# 模型是你已经熟悉的 tiny-gqa。看任务之前，先答两题：
+# 模型是你已经熟悉的 tiny-gqa。看任务之前，先答两题。
 
 # %% key="predict_blocks"
 predict("blocks_that_fit", ...)
@@ -143,7 +143,7 @@ Table(head, rows, lines=[note])
 # %% [markdown] key="formula" lang="zh" src="eb793846"
 # ## 怎样计分
 #
-# 先看一个例子。全用默认值的方案用了 2.0214 秒，而任何方案都不可能少于 0.2972 秒，这就是**下限**。所以默认方案得 100 × 0.2972 / 2.0214 = 14.7 分。写成一般的公式：
+# 先看一个例子。全用默认值的方案用了 2.0214 秒，而任何方案都不可能少于 0.2972 秒，这就是**下限**。所以默认方案得 100 × 0.2972 / 2.0214 = 14.7 分。一般的公式是
 
 # %% [markdown] key="formula_math"
 # $$\text{score} \;=\; \begin{cases} 100 \cdot F / S & \text{if } q \ge \bar q \text{ and } K \le \bar K \\ 0 & \text{otherwise} \end{cases} \qquad\qquad F \;=\; \max_{t} \; \Big( t + \max\!\big( C_t / P,\; (n_t W + R_t) / B \big) + n_t \, o \Big)$$
@@ -202,7 +202,7 @@ bound.shown("zh")
 #
 # ## 先在纸上算
 #
-# K 和 V 的每种存法，都要算三个数：一个 token 的字节，放得下的块，以及每条都长到最长时能同时运行几条序列。例如 int8、块大小 16：一个 token 有 2 层 × 2 个 KV 头 × 2（K 和 V）= 8 行，每行 32 B，另加 4 B 的缩放因子，共 8 × 36 = 288 B，所以放得下 524,288 // (16 × 288) = 113 个块；最长的请求要 18 个块，113 // 18 = 6，能同时运行六条。第一张图里的各种存法都在下面：
+# K 和 V 的每种存法，都要算三个数：一个 token 的字节，放得下的块，以及每条都长到最长时能同时运行几条序列。例如 int8、块大小 16，一个 token 有 2 层 × 2 个 KV 头 × 2（K 和 V）= 8 行，每行 32 B，另加 4 B 的缩放因子，共 8 × 36 = 288 B，所以放得下 524,288 // (16 × 288) = 113 个块；最长的请求要 18 个块，113 // 18 = 6，能同时运行六条。第一张图里的各种存法都在下面。
 
 # %% key="paper_code" lang="en"
 longest, rows = task.max_model_len - 1, []  # the last token that is generated is never stored
@@ -231,13 +231,13 @@ Table(head, rows)
 #
 # We start with the plan that took no thought: all defaults.
 # %% [markdown] key="paper_read" lang="zh" src="23c88bf1"
-# 最后一列不是用户数，因为大多数请求比最长的短，共享的部分也只存一份。它的意思是：只要不超过这么多条，序列之间就绝不会互相妨碍。
+# 最后一列不是用户数，因为大多数请求比最长的短，共享的部分也只存一份。也就是说，只要不超过这么多条，序列之间就绝不会互相妨碍。
 #
 # 如果用**平均**长度去除，许诺的就比实际有的多，结果就是抢占。（练习 18.1 计算一份字节能放下多少；练习 18.2 写一个准入控制，它放行的请求保证不会被抢占。）
 #
 # ## 运行
 #
-# 先跑一个没有经过任何考虑的方案：全用默认值。
+# 先跑一个没有经过任何考虑的方案，也就是全用默认值。
 
 # %% key="naive" lang="en"
 naive = serve(task, Plan(label="naive"))
@@ -356,7 +356,7 @@ runs_table([naive, int8], "zh")
 # %% [markdown] key="bytes_read" lang="zh" src="18b192b4"
 # **起作用的是空间，不是读得少**。缓存只占时间的 16%，如果 int8 只是让读取变快，速度只会是原来的 1.13 倍。实际快了三倍，因为放得下的 token 是原来的三倍半，一步里的序列多了，原来要 283 步的，现在 84 步就做完。
 #
-# 各部分的比例也变了：计算原来占 4%，现在占 18%。答案仍然全对。
+# 各部分的比例也变了，例如计算原来占 4%，现在占 18%。答案仍然全对。
 #
 # ### 块
 #
@@ -377,7 +377,7 @@ runs_table([naive, small, large], "zh")
 #
 # More sequences in a step (`max_num_seqs`, 64 by default) share its weights and its overhead, as long as there are blocks for them. A smaller token budget (`max_batched_tokens`, 2,048 by default) cuts prompts into chunks ([lesson 11a](11a_continuous_batching.ipynb)).
 # %% [markdown] key="blocks_read" lang="zh" src="eb0c37c4"
-# 上下只差百分之几：块小，命中稍多，空着的槽位也少。大块的好处在这个时钟上看不出来：kernel 要读块表，块大小为 4 时，块表是块大小为 16 时的四倍长（[第 10 课](10_kernels.ipynb)）。
+# 上下只差百分之几：块小，命中稍多，空着的槽位也少。大块的好处在这个时钟上看不出来，因为那是 kernel 的事，它要读块表，块大小为 4 时，块表是块大小为 16 时的四倍长（[第 10 课](10_kernels.ipynb)）。
 #
 # ### 并发上限与一步的预算
 #
@@ -453,7 +453,7 @@ runs_table([naive, host], "zh")
 #
 # Eviction makes room and reads less, but it can cost answers ([lesson 14](14_what_to_forget.ipynb)). KeyDiff keeps 96 tokens of each text here: the sinks, a recent window, and the keys that are least alike. Its records come out of the same bytes, one record for each sequence that may run. So this plan also lowers `max_num_seqs` to 16.
 # %% [markdown] key="host_read" lang="zh" src="2f33f7d6"
-# 还是什么也没变：一次抢占也没有，所以从来没有序列换出。一种手段要起作用，先得有它管得到的东西。（方案里有抢占时，CPU 内存才有用。你能找到这样一个方案吗？）
+# 还是什么也没变，因为一次抢占也没有，从来没有序列换出。一种手段要起作用，先得有它管得到的东西。（方案里有抢占时，CPU 内存才有用。你能找到这样一个方案吗？）
 #
 # ### 遗忘
 #
@@ -511,13 +511,13 @@ runs_table([naive, lookup, evict, int8, best, other], "zh")
 #
 # The more a plan forgets, the less its steps read. StreamingLLM keeps the sinks and the most recent tokens, here a tenth of the longest text:
 # %% [markdown] key="together_read" lang="zh" src="45054ade"
-# 单独用时，草稿和 KeyDiff 各省约四分之一。加在 int8 之上，草稿还能省五分之一，KeyDiff 却不到十分之一：它的作用是腾出空间，而 int8 已经腾出来了。（草稿和 KeyDiff 不能同时用，引擎会拒绝，并说明原因。）
+# 单独用时，草稿和 KeyDiff 各省约四分之一。加在 int8 之上，草稿还能省五分之一，KeyDiff 却不到十分之一，因为它的作用是腾出空间，而 int8 已经腾出来了。（草稿和 KeyDiff 不能同时用，引擎会拒绝，并说明原因。）
 #
 # 最好的方案得 100 × 0.2972 / 0.5113 = 58.1 分，也就是说，它的秒数里最多还能省 42%。而下限的 0.297 秒里，有 0.25 秒是在等最后一批请求到来。
 #
 # ## 弄坏它
 #
-# 忘得越多，一步读得越少。StreamingLLM 只留汇点和最近的 token，这里一共是最长文本的十分之一：
+# 忘得越多，一步读得越少。StreamingLLM 只留汇点和最近的 token，这里一共是最长文本的十分之一。
 
 # %% key="break" lang="en"
 tenth = task.max_model_len // 10
@@ -584,7 +584,7 @@ show(score_chart(runs, bound.seconds, "zh"), caption=t("scores_caption"))
 #
 # Every run that you add is kept in a file on this machine together with its plan, so that you can run it again. The file holds only your own runs.
 # %% [markdown] key="scores_read" lang="zh" src="92584179"
-# 有一样手段快到三倍，有两样各省四分之一，还有两样毫无作用。哪一样最有用，运行之前在纸上就看得出来：最长的请求，fp32 只放得下一条，int8 能放六条。
+# 有一样手段快到三倍，有两样各省四分之一，还有两样毫无作用。哪一样最有用，运行之前在纸上就看得出来，因为最长的请求，fp32 只放得下一条，int8 能放六条。
 #
 # ## 你的排行榜
 #
@@ -697,10 +697,10 @@ runs_table([serve(yours, plan) for plan in plans], "zh")
 #
 # ## 本课小结
 #
-# - 先数清楚：524,288 B 的预算，最长的请求在 fp32 下只放得下一个，int8 下放得下六个。
+# - 先数清楚，例如 524,288 B 的预算，最长的请求在 fp32 下只放得下一个，int8 下放得下六个。
 # - 再看时间花在哪里。缓存只占时间的 16%，换成 int8 却快到 3.1 倍，因为原来要 283 步的，84 步就做完。
-# - 如果一种手段管得到的东西并不存在，它就毫无效果：并发上限改成 4，或者加上 CPU 内存，都还是 2.021 秒。
-# - 58 分的意思是：这些秒数里，最多还能省 42%。
+# - 如果一种手段管得到的东西并不存在，它就毫无效果，例如并发上限改成 4，或者加上 CPU 内存，都还是 2.021 秒。
+# - 58 分的意思是，这些秒数里最多还能省 42%。
 # - 质量不达标就是 0 分。一边读一边忘的方案只用了 0.553 秒，但 36 个答案只对了 11 个。
 #
 # ## 自我检查
@@ -778,4 +778,4 @@ explain("why_not_the_wall")
 #
 # 这是最后一课。附录还在：[勘误](A_errata.ipynb)、[bug 博物馆](B_bug_museum.ipynb)、[FAQ](C_faq.ipynb)、同样的东西在[别的引擎](D_other_engines.ipynb)里叫什么、全部公式的[速查表](E_cheat_sheet.ipynb)，以及[术语表](F_glossary.ipynb)。
 #
-# 以后不管在哪里部署模型，都可以照这个方法做：先数清楚；跑你真正的负载；看时间花在哪里，一次只改一样；还要知道下限在哪里，好知道什么时候可以停。
+# 以后不管在哪里部署模型，都可以照这个方法做，先数清楚；跑你真正的负载；看时间花在哪里，一次只改一样；还要知道下限在哪里，好知道什么时候可以停。
