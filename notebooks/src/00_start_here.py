@@ -424,7 +424,7 @@ from minikv.course.charts import lines
 needed = {cached: needed for cached, needed, _ in steps}
 taken = {cached: taken for cached, _, taken in steps}
 marks = {"a second block": 17, "a third": 33}
-show(lines({"taken": taken, "needed": needed}, x="tokens in the cache", y="bytes", marks=marks))
+show(lines({"taken": taken, "needed": needed}, x="tokens in the cache", y="bytes", steps=True, marks=marks))
 
 # %% key="fill_chart" lang="zh"
 from minikv.course.charts import lines
@@ -432,7 +432,7 @@ from minikv.course.charts import lines
 needed = {cached: needed for cached, needed, _ in steps}
 taken = {cached: taken for cached, _, taken in steps}
 marks = {"第二个块": 17, "第三个块": 33}
-show(lines({"占用": taken, "需要": needed}, x="缓存里的 token", y="字节", marks=marks))
+show(lines({"占用": taken, "需要": needed}, x="缓存里的 token", y="字节", steps=True, marks=marks))
 
 # %% [markdown] key="read_table" lang="en"
 # Each token needs 1,024 B, because 12,288 / 12 = 1,024. "Taken" counts the whole blocks that the sequence holds.
@@ -765,7 +765,7 @@ explain("what_is_free")
 # | 18 | [capstone](18_capstone.ipynb) | can you serve this load within this budget? |
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
 # | B | [bug museum](B_bug_museum.ipynb) | which property would have caught it? |
-# | C | [short questions](C_faq.ipynb) | fifteen of them, each answered by one call |
+# | C | [FAQ](C_faq.ipynb) | fifteen short questions, each answered by one call |
 # | D | [other engines](D_other_engines.ipynb) | nine tenths of what? The same words elsewhere |
 # | E | [cheat-sheet](E_cheat_sheet.ipynb) | which formula, and which call? |
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
@@ -776,7 +776,7 @@ explain("what_is_free")
 # `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
 # Run it again after an update: it never overwrites a notebook that you changed, and puts the newer version beside it as `NAME.new.ipynb`.
 # Every notebook exists in English and in Chinese. The link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
-# %% [markdown] key="next" lang="zh" src="9808fbd1"
+# %% [markdown] key="next" lang="zh" src="52aaa11d"
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
@@ -839,7 +839,7 @@ explain("what_is_free")
 # | 18 | [综合项目](18_capstone.ipynb) | 给定预算，你能承载这份负载吗？ |
 # | A | [勘误](A_errata.ipynb) | 流传的数字里哪些是错的？ |
 # | B | [bug 博物馆](B_bug_museum.ipynb) | 哪条性质能抓住它？ |
-# | C | [短问短答](C_faq.ipynb) | 十五个问题，各用一次调用回答 |
+# | C | [常见问题（FAQ）](C_faq.ipynb) | 十五个问题，各用一次调用回答 |
 # | D | [别的引擎](D_other_engines.ipynb) | 0.9 是哪个量的十分之九？同样的词在别处 |
 # | E | [公式速查](E_cheat_sheet.ipynb) | 哪个公式，哪次调用？ |
 # | F | [术语表](F_glossary.ipynb) | 这个词是什么意思？ |

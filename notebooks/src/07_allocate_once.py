@@ -442,7 +442,7 @@ taken = {
     "reserved": {tokens: round(usage.reserved / 2**30, 2) for tokens, usage in seen.items()},
     "allocated to tensors": {tokens: round(usage.allocated / 2**30, 2) for tokens, usage in seen.items()},
 }
-show(lines(taken, x="tokens in the cache, batch 32", y="GiB"))
+show(lines(taken, x="tokens in the cache, batch 32", y="GiB", steps=True))
 
 # %% key="grow_drawn" lang="zh"
 seen = {tokens: usage for tokens, usage in watched.items() if tokens % 8 == 0}  # 每 8 个 token 一个点
@@ -450,7 +450,7 @@ taken = {
     "已保留": {tokens: round(usage.reserved / 2**30, 2) for tokens, usage in seen.items()},
     "已分配给张量": {tokens: round(usage.allocated / 2**30, 2) for tokens, usage in seen.items()},
 }
-show(lines(taken, x="缓存里的 token 数，batch 为 32", y="GiB"))
+show(lines(taken, x="缓存里的 token 数，batch 为 32", y="GiB", steps=True))
 
 # %% [markdown] key="grow_drawn_read" lang="en"
 # Whenever K and V outgrow the blocks that were freed, the allocator adds another set of segments, and none of the old ones goes back.

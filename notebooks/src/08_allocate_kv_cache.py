@@ -679,33 +679,39 @@ Table(["上限（GiB）", "各步实际用到（GiB）"], [row], right=["上限�
 # Steps of different lengths leave free pieces that the next step cannot use, so it takes new ones, and reserved memory grows past the limit.
 #
 # What lies above the limit pays for all this: for fragments, for steps longer than the warm-up, for workspace that is requested late (CUDA graphs too, where an engine captures them after it has made the cache), and for neighbours.
-# Here is the last load again, with the bytes of the whole GPU after every third step. A line that ends early is an engine that ran out of memory:
-# %% [markdown] key="over_limit_read" lang="zh" src="beb79e5e"
+# Here is the last load again, with the bytes of the whole GPU after every fourth step. The axis begins at 60 GiB. Where an engine ran out of memory, its line ends in a point:
+# %% [markdown] key="over_limit_read" lang="zh" src="f4f62ef2"
 # **利用率只是计划，不是围栏。** 公式统计的是存活的张量，分配器拿着的却是段。
 # 各步的 token 数不同，留下的空档下一步用不上，于是再申请新段，已保留的显存就越过了上限。
 #
 # 上限以外的部分，留给碎片、超过预热的步、后来才要的工作空间（引擎如果建好缓存之后才捕获 CUDA 图，也算在内），还有邻居。
-# 下面把最后一种负载画出来，纵轴是整块 GPU 的已用显存，每三步一个点。线提前断开，说明引擎显存不足而停止：
+# 下面把最后一种负载画出来，纵轴是整块 GPU 的已用显存，每四步取一个值，从 60 GiB 画起。引擎显存不足而停止的地方，线的末端标了一个点：
 
 # %% key="pressure_figure" lang="en"
 from minikv.course.charts import lines
 
 neighbour = runs["another process grows by 10 GiB in 100 steps"]
 used = {
-    f"{share:.2f}": {step: round(size / GIB, 2) for step, size in enumerate(neighbour[share].used, 1) if step % 3 == 1}
+    f"{share:.2f}": {step: round(size / GIB, 2) for step, size in enumerate(neighbour[share].used, 1) if step % 4 == 1}
     for share in shares[:4]
 }
-show(lines(used, x="step", y="used on the GPU, GiB", levels={"total": round(TOTAL / GIB, 2)}))
+ended = [neighbour[share].used for share in shares[:4] if neighbour[share].survived < len(steps)]
+used["out of memory"] = {len(sizes): round(sizes[-1] / GIB, 2) for sizes in ended}
+levels = {"total": round(TOTAL / GIB, 2)}
+show(lines(used, points=["out of memory"], x="step", y="used on the GPU, GiB", y_from=60, levels=levels))
 
 # %% key="pressure_figure" lang="zh"
 from minikv.course.charts import lines
 
 neighbour = runs["另一个进程在 100 步里多占 10 GiB"]
 used = {
-    f"{share:.2f}": {step: round(size / GIB, 2) for step, size in enumerate(neighbour[share].used, 1) if step % 3 == 1}
+    f"{share:.2f}": {step: round(size / GIB, 2) for step, size in enumerate(neighbour[share].used, 1) if step % 4 == 1}
     for share in shares[:4]
 }
-show(lines(used, x="步", y="GPU 已用显存（GiB）", levels={"显存总量": round(TOTAL / GIB, 2)}))
+ended = [neighbour[share].used for share in shares[:4] if neighbour[share].survived < len(steps)]
+used["显存不足"] = {len(sizes): round(sizes[-1] / GIB, 2) for sizes in ended}
+levels = {"显存总量": round(TOTAL / GIB, 2)}
+show(lines(used, points=["显存不足"], x="步", y="GPU 已用显存（GiB）", y_from=60, levels=levels))
 
 # %% [markdown] key="length" lang="en"
 # ## Why does the maximum length cost blocks?

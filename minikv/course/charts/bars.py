@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minikv.course.charts.chart import SHAPES, Chart
+from minikv.course.charts.chart import LINEAR, SHAPES, Chart, decades
 from minikv.look import look
 from minikv.shown import columns, rounded
 
@@ -16,11 +16,13 @@ def bars(
     log: bool = False,
     looks: Sequence[str] = (),
     unit: str = "",
+    words: Mapping[str, Sequence[str]] | None = None,
     height: int | None = None,
 ) -> Chart:
     """Draw a horizontal bar for each of ``names`` in each of ``series``, its value written at its end.
 
     ``looks`` are meanings of ``minikv.look``, one for each series ("k", "weights"); ``unit`` follows each value.
+    ``words``, by series like the values, stand on the bars in place of these.
     """
     from plotly.graph_objects import Figure
 
@@ -32,7 +34,7 @@ def bars(
             y=list(names),
             x=list(values),
             orientation="h",
-            text=[f"{rounded(value)} {unit}".strip() for value in values],
+            text=list(words[name]) if words else [f"{rounded(value)} {unit}".strip() for value in values],
             marker_pattern_shape=SHAPES[place % len(SHAPES)],
             marker_pattern_size=6,
             marker_pattern_solidity=0.2,
@@ -43,8 +45,9 @@ def bars(
             **more,
         )
     rows = len(names) * (1 if stacked else len(series))
-    figure.update_xaxes(title=x, **({"type": "log", "dtick": 1} if log else {}))
-    figure.update_yaxes(autorange="reversed")
+    every = [value for values in series.values() for value in values]
+    figure.update_xaxes(title=x, **(decades(every) if log else LINEAR))
+    figure.update_yaxes(autorange="reversed", type="category")  # plotly would read "40%" as a number
     figure.update_layout(
         barmode="stack" if stacked else "group",
         uniformtext={"minsize": 11, "mode": "hide"}
@@ -56,5 +59,8 @@ def bars(
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     )
     table = [("", *series)]
-    table += [(name, *(rounded(values[row]) for values in series.values())) for row, name in enumerate(names)]
+    for row, name in enumerate(names):
+        said = [f" ({words[part][row]})" if words else "" for part in series]
+        figures = [rounded(values[row]) for values in series.values()]
+        table.append((name, *map("".join, zip(figures, said, strict=True))))
     return Chart(figure, [f"{x}" + (f" ({unit})" if unit else ""), columns(table, range(1, len(series) + 1))])

@@ -1,9 +1,9 @@
 """Lines and points over two axes."""
 
 from collections.abc import Collection, Mapping
-from math import ceil, floor, log10
+from math import log10
 
-from minikv.course.charts.chart import DASHES, Chart
+from minikv.course.charts.chart import DASHES, LINEAR, Chart, decades
 from minikv.shown import rounded
 
 SAID = 8  # values of a series in the text, at most
@@ -20,12 +20,14 @@ def lines(
     steps: bool = False,
     marks: Mapping[str, float] | None = None,
     levels: Mapping[str, float] | None = None,
+    y_from: float = 0,
     height: int = 380,
 ) -> Chart:
     """Draw each of ``series``, a name with values of y for values of x.
 
     ``log`` names the logarithmic axes: "x", "y" or "xy". ``points`` names the series that are drawn as points.
     ``steps`` holds a value until the next. ``marks`` are dashed lines upright at an x, ``levels`` lie at a y.
+    A linear y axis begins at ``y_from``; at 0, values below it are in sight as well.
     """
     from plotly.graph_objects import Figure
 
@@ -51,8 +53,9 @@ def lines(
         figure.add_annotation(
             x=0, xref="paper", y=at, text=name, showarrow=False, xanchor="left", yanchor="bottom"
         )
-    figure.update_xaxes(title=x, **(_ticks(series) if "x" in log else {}))
-    figure.update_yaxes(title=y, **(_decades(series) if "y" in log else {"rangemode": "tozero"}))
+    begin = {"range": [y_from, None]} if y_from else {"rangemode": "tozero"}
+    figure.update_xaxes(title=x, **(_ticks(series) if "x" in log else LINEAR))
+    figure.update_yaxes(title=y, **(decades(_heights(series)) if "y" in log else LINEAR | begin))
     figure.update_layout(height=height, margin={"t": 48, "r": 24}, showlegend=len(series) > 1)
     above = 1.1 if marks else 1.02  # the words of the marks stand between the plot and the legend
     figure.update_layout(legend={"orientation": "h", "y": above, "yanchor": "bottom"})
@@ -65,17 +68,12 @@ def _ticks(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
     """A logarithmic axis with every x that has a value, and where these are too many, with powers of ten."""
     places = sorted({place for values in series.values() for place in values})
     if len(places) > TICKS:
-        return {"type": "log", "dtick": 1}
+        return decades(places)
     return {"type": "log", "tickvals": places, "ticktext": [rounded(place) for place in places]}
 
 
-def _decades(series: Mapping[str, Mapping[float, float]]) -> dict[str, object]:
-    """A logarithmic axis with powers of ten, and where these are few, with 2 and 5 times each of them."""
-    places = [value for values in series.values() for value in values.values() if value > 0]
-    if not places or max(places) > 1000 * min(places):
-        return {"type": "log", "dtick": 1}
-    powers = range(floor(log10(min(places))), ceil(log10(max(places))) + 1)
-    return {"type": "log", "tickvals": [step * 10**power for power in powers for step in (1, 2, 5)]}
+def _heights(series: Mapping[str, Mapping[float, float]]) -> list[float]:
+    return [value for values in series.values() for value in values.values()]
 
 
 def _said(values: Mapping[float, float]) -> str:

@@ -58,3 +58,33 @@ def test_a_grid_holds_its_values_under_names_that_may_repeat():
     assert [list(row) for row in chart.figure.data[0].z] == [[0, 1.5], [2, 30]]
     assert chart.figure.layout.xaxis.ticktext == ("one", "one")
     assert chart.text().splitlines() == ["layer / token", "   one  one", "a       1.5", "b    2   30"]
+
+
+def test_an_axis_speaks_no_prefixes_of_plotly():
+    chart = lines({"a": {10.0**n: 10.0**n for n in range(-6, 10)}}, x="n", y="FLOPs", log="xy")
+    for axis in (chart.figure.layout.xaxis, chart.figure.layout.yaxis):
+        words = dict(zip(axis.tickvals, axis.ticktext, strict=True))
+        assert [words[10.0**n] for n in (-6, -4, 0, 5, 9)] == ["10⁻⁶", "0.0001", "1", "100,000", "10⁹"]
+    chart = lines({"a": {1: 0.00002, 2: 0.004}}, x="n", y="s", log="y")
+    assert {"2·10⁻⁵", "0.0005", "0.005"} <= set(chart.figure.layout.yaxis.ticktext)
+    for linear in (lines({"a": {1: 50_000}}, x="n", y="B"), bars(["one"], {"K": [50_000]}, x="B")):
+        axes = (linear.figure.layout.xaxis, linear.figure.layout.yaxis)
+        assert any(axis.exponentformat == "none" and axis.separatethousands for axis in axes)
+
+
+def test_every_value_lies_between_two_ticks_of_a_logarithmic_axis():
+    for values in ([3], [0.0007, 0.3], [8, 9e9], [0, 5]):
+        chart = lines({"a": dict(enumerate(values, 1))}, x="n", y="s", log="y")
+        ticks = chart.figure.layout.yaxis.tickvals
+        assert min(ticks) <= min(value for value in values if value) <= max(values) <= max(ticks)
+
+
+def test_an_axis_that_begins_above_zero_does_so_where_it_was_asked_to():
+    assert lines({"a": {1: 70}}, x="n", y="GiB", y_from=60).figure.layout.yaxis.range == (60, None)
+    assert lines({"a": {1: 70}}, x="n", y="GiB").figure.layout.yaxis.rangemode == "tozero"
+
+
+def test_words_on_bars_are_said_beside_the_values():
+    chart = bars(["one"], {"K": [1.5], "V": [2]}, x="s", stacked=True, words={"K": ["43%"], "V": ["57%"]})
+    assert [list(bar.text) for bar in chart.figure.data] == [["43%"], ["57%"]]
+    assert chart.text().splitlines()[1:] == ["             K        V", "one  1.5 (43%)  2 (57%)"]

@@ -37,16 +37,17 @@ def runs_table(runs: Sequence["Run"], lang: str = "en") -> Table:
 
 
 def where_chart(task: "Task", runs: Sequence["Run"], lang: str = "en") -> Chart:
-    """Draw the seconds of each run as a bar of six parts."""
+    """Draw the seconds of each run as a bar of six parts, the share of its own run written on each."""
     parts = [where_it_went(task, run) for run in runs]
-    series = {
-        text(f"lesson_18.where_{part}", lang): [
-            round(100 * of[part] / run.seconds) for of, run in zip(parts, runs, strict=True)
-        ]
-        for part in PARTS
+    names = {part: text(f"lesson_18.where_{part}", lang) for part in PARTS}
+    seconds = {name: [round(of[part], 3) for of in parts] for part, name in names.items()}
+    shares = {
+        name: [f"{of[part] / run.seconds:.0%}" for of, run in zip(parts, runs, strict=True)]
+        for part, name in names.items()
     }
-    names = [f"{run.plan.label}, {run.seconds:.3f} s" for run in runs]
-    return bars(names, series, x=text("lesson_18.where_x", lang), stacked=True, looks=LOOKS, unit="%")
+    rows = [f"{run.plan.label}, {run.seconds:.3f} s" for run in runs]
+    x = text("lesson_18.where_x", lang)
+    return bars(rows, seconds, x=x, stacked=True, looks=LOOKS, words=shares)
 
 
 def score_chart(runs: Sequence["Run"], floor: float, lang: str = "en") -> Chart:
