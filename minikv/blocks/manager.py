@@ -98,12 +98,15 @@ class BlockManager:
         """Return the cached prefix of a prompt: whole blocks, and never the last token. Changes nothing."""
         return self.host_blocks.find_prefix(token_array(tokens), root_digest(salt), self.pools, self._windows)
 
-    def allocate(self, seq_id: Hashable, tokens: Sequence[int], salt: str = "") -> Allocation:
+    def allocate(
+        self, seq_id: Hashable, tokens: Sequence[int], salt: str = "", *, most_cached: int | None = None
+    ) -> Allocation:
         """Begin a sequence: take the cached prefix of ``tokens``, and blocks for the rest.
 
         For a chunked prefill pass the tokens up to the end of the first chunk here, and later chunks to
         ``append_tokens``. The chunk begins behind the cached tokens, ``match(prompt).num_tokens``, because
-        ``append_tokens`` looks up no prefix. Requests share blocks only under an equal ``salt``. Raises
+        ``append_tokens`` looks up no prefix. ``most_cached`` is the longest prefix to take, in whole blocks (None: as
+        long as there is one). Requests share blocks only under an equal ``salt``. Raises
         ``OutOfBlocksError`` if a pool has too few free blocks, ``RequestTooLargeError`` if it has too few at all,
         ``ArgumentError`` for a known sequence, for no tokens, and for invalid token ids.
         """
@@ -111,7 +114,9 @@ class BlockManager:
         ids, root = token_array(tokens), root_digest(salt)
         if not ids:
             raise ArgumentError("no_tokens", sequence=seq_id)
-        found = self.host_blocks.find_prefix(ids, root, self.pools, self._windows)
+        # A prefix never has the last token.
+        sought = ids if most_cached is None else ids[: most_cached + 1]
+        found = self.host_blocks.find_prefix(sought, root, self.pools, self._windows)
         loads = found.host or ((),) * len(self.pools)
         total = -(-len(ids) // self.block_size)
         # Blocks in use by others cost nothing; cached blocks that are free leave the free list when they are taken.

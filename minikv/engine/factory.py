@@ -72,6 +72,7 @@ class EngineConfig:
     reads: Reads = "auto"
     prompt_lookup: int = 0
     spec: Described = None
+    saved_states: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("cache", self.cache, CacheName)
@@ -80,6 +81,8 @@ class EngineConfig:
         for what in ("block_size", "max_num_seqs", "max_batched_tokens"):
             check_count(what, getattr(self, what))
         check_count("prompt_lookup", self.prompt_lookup, least=0)
+        if self.saved_states is not None:
+            check_count("saved_states", self.saved_states, least=0)
         for what in ("kv_bytes", "num_blocks", "max_model_len"):
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
@@ -189,7 +192,7 @@ def build_engine(
         faster = use_faster_modules(model)
         undo.callback(faster.close)
         states = (
-            StateSlots(shapes, config.max_num_seqs, device) if shapes else None
+            StateSlots(shapes, config.max_num_seqs, device, num_saved=num_saved(config)) if shapes else None
         )  # before what is left is measured
         if states is not None:
             undo.callback(states.close)
@@ -310,7 +313,7 @@ def build_cache(
         return LinearPages(_linear(model, spec, config, longest)), None
     num_bytes, device = config.kv_bytes, model.get_input_embeddings().weight.device
     if not any(layer.token_bytes for layer in spec.layers):
-        return StatePages(spec, config.max_num_seqs, longest, device), None
+        return StatePages(spec, config.max_num_seqs, longest, device, config.block_size), None
     measured = num_bytes is None and config.num_blocks is None
     if measured and device.type == "cpu":
         full = config.max_num_seqs * sequence_bytes(spec, longest or 4096, config.block_size)
@@ -391,30 +394,39 @@ def refuse_beside_states(
             raise ArgumentError("llm_states", name=spec.name, what=what)
 
 
-def seats_for_states(spec: CacheSpec, config: EngineConfig, device: torch.device) -> EngineConfig:
-    """Return ``config`` with as many seats as have a slot: states take at most half of a size that is given.
+def num_saved(config: EngineConfig) -> int:
+    """Return how many states are saved at most: half as many as there are seats, unless ``config`` says."""
+    return config.max_num_seqs // 2 if config.saved_states is None else config.saved_states
 
-    On a CPU the size is the one that an LLM takes there by itself. Raises ``DoesNotFitError`` if no slot fits.
+
+def seats_for_states(spec: CacheSpec, config: EngineConfig, device: torch.device) -> EngineConfig:
+    """Return ``config`` with as many seats and saved states as have a slot.
+
+    States take at most half of a size that is given, and saved ones at most a third of that. On a CPU the size is the
+    one that an LLM takes there by itself. Raises ``DoesNotFitError`` if no slot fits.
     """
+    wanted = num_saved(config)
+    config = replace(config, saved_states=wanted)
     room = config.kv_bytes
     if room is None and config.num_blocks is None and device.type == "cpu":
         room = min(MOST_ON_A_CPU, MemoryStats.read(device).free // 2)
     if room is None:
         return config
     tokens = any(layer.token_bytes for layer in spec.layers)
-    seats = min(config.max_num_seqs, room // (spec.constant_state_bytes * (2 if tokens else 1)))
+    slots = room // (spec.constant_state_bytes * (2 if tokens else 1))
+    seats = min(config.max_num_seqs, slots - min(wanted, slots // 3))
     if not seats:
         sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(room)}
         raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)
-    return replace(config, max_num_seqs=seats)
+    return replace(config, max_num_seqs=seats, saved_states=min(wanted, slots - seats))
 
 
 def blocks_beside_states(
     spec: CacheSpec, config: EngineConfig, num_bytes: int, longest: int | None, wanted: dict[str, int]
 ) -> int:
-    """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences."""
+    """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences and saved ones."""
     tokens = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
-    room = num_bytes - config.max_num_seqs * spec.constant_state_bytes
+    room = num_bytes - (config.max_num_seqs + num_saved(config)) * spec.constant_state_bytes
     asked = {"context": min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)} | wanted
     size = size_for_bytes(tokens, room, block_size=config.block_size, **asked)
     if not size.num_blocks:

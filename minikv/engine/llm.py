@@ -92,6 +92,8 @@ class LLM:
     - ``max_batched_tokens``: tokens of a step, at most.
     - ``max_model_len``: tokens of a request, prompt and ``max_tokens`` together, at most. None is the model's
       positions; more than these is an error.
+    - ``saved_states``: copies of recurrent layers' states at the ends of prefixes, at most, so that a cached prefix
+      can be used; each takes as many bytes as the states of a sequence. None: half as many as ``max_num_seqs``.
     - ``prompt_lookup``: the most draft tokens of a decode, taken from the sequence's own repetitions; 0 drafts none.
       The answer is the same, in fewer steps where drafts are right.
     - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed
@@ -139,6 +141,7 @@ class LLM:
         max_num_seqs: int = 64,
         max_batched_tokens: int = 2048,
         max_model_len: int | None = None,
+        saved_states: int | None = None,
         prompt_lookup: int = 0,
         cache: CacheName = "paged",
         kv_dtype: AnyKVDtype | None = None,
@@ -171,6 +174,7 @@ class LLM:
             reads=reads,
             prompt_lookup=prompt_lookup,
             spec=spec,
+            saved_states=saved_states,
         )
         host_config = OffloadConfig(
             cpu_kv_bytes, cpu_block_size, swap_rates, prefix_dir, block_size, cache, tp

@@ -37,7 +37,8 @@ class MemoryReport:
     - ``host``: the use of the host memory for swapped sequences and cached prefixes; None without ``cpu_kv_bytes``.
     - ``record_bytes``: eviction's record of each cached token, its position and its policy's sums; 0 without eviction.
       The room for all of them was taken when the LLM was made.
-    - ``state_bytes``: the slots of recurrent layers' states, in use or not; 0 for a model without such layers.
+    - ``state_bytes``: the slots of recurrent layers' states, one a sequence, in use or not; 0 for a model without such
+      layers. ``saved_state_bytes``: those that keep copies at the ends of prefixes.
     - ``activation_bytes``: the memory of the largest step while it ran, ``warmup_tokens`` tokens, if the size of the
       cache was measured (else None). It is in no part, since none of it is alive between two steps.
     """
@@ -57,6 +58,7 @@ class MemoryReport:
     host: HostMemory | None = None
     record_bytes: int = 0
     state_bytes: int = 0
+    saved_state_bytes: int = 0
 
     @property
     def used(self) -> int:
@@ -72,7 +74,8 @@ class MemoryReport:
         """The uses of the device's bytes, in order, for a bar; they add up to ``total``.
 
         ``weights`` (those in memory), ``buffers``, ``kv`` and ``padding`` are known to the byte. So are the ``states``
-        of recurrent layers and eviction's ``records``, if there are any. ``graphs``, if there are any, and ``headroom``
+        of recurrent layers, ``saved_states`` and eviction's ``records``, if there are any. ``graphs``, if any, and
+        ``headroom``
         are measured; headroom is what the driver, or on a CPU the system, could still give. The others are the rest
         of a measured figure:
 
@@ -94,6 +97,8 @@ class MemoryReport:
         }
         if self.state_bytes:
             known["states"] = self.state_bytes
+        if self.saved_state_bytes:
+            known["saved_states"] = self.saved_state_bytes
         if self.record_bytes:
             known["records"] = self.record_bytes
         if self.host is not None and stats.kind == "cpu":
@@ -135,6 +140,7 @@ class MemoryReport:
             "absent_bytes": self.absent_bytes,
             "record_bytes": self.record_bytes,
             "state_bytes": self.state_bytes,
+            "saved_state_bytes": self.saved_state_bytes,
             "activation_bytes": self.activation_bytes,
             "warmup_tokens": self.warmup_tokens,
             "graphs": None if self.graphs is None else self.graphs.count,
@@ -235,7 +241,8 @@ def memory_report(llm: "LLM") -> MemoryReport:
         why_eager=graphs if isinstance(graphs, Eager) else None,
         held_bytes=0 if allocation is None else allocation.held_bytes,
         host=None if llm.host is None else host_memory(llm.host.pool, llm.manager.host_pools),
-        state_bytes=0 if llm.states is None else llm.states.nbytes,
+        state_bytes=0 if llm.states is None else llm.states.nbytes - llm.states.saved_bytes,
+        saved_state_bytes=0 if llm.states is None else llm.states.saved_bytes,
         record_bytes=0 if eviction is None else eviction.record_bytes,
     )
 

@@ -46,7 +46,7 @@ def test_more_than_the_device_has_is_refused():
 def test_pages_without_bytes_are_for_models_without_kv():
     spec = CacheSpec((LayerSpec("linear", state_bytes=8),) * 2, kv_dtype="fp32")
     pages = StatePages(spec, 3, 100, "cpu")
-    assert (pages.num_blocks, pages.block_size, pages.nbytes) == ((3,), 100, 0)
+    assert (pages.num_blocks, pages.block_size, pages.nbytes) == ((3 * 7,), 16, 0)
     for call in (pages.layer, lambda layer: pages.gather(layer, [0], 1)):
         with pytest.raises(ArgumentError) as caught:
             call(0)

@@ -1,6 +1,7 @@
 """Models with recurrent layers: a slot of states for each sequence, and the tokens of ``generate`` whatever happens."""
 
 import functools
+import random
 
 import pytest
 import torch
@@ -46,25 +47,45 @@ def poisoned(llm: LLM) -> LLM:
     return llm
 
 
+def held_by(llm: LLM) -> int:
+    return sum(llm.states.tensor(shape).untyped_storage().nbytes() for shape in llm.states.shapes)
+
+
+def check_slots(llm: LLM) -> None:
+    """Every slot is free, or of one running sequence, or keeps one saved state, or is unused."""
+    states = states_of(llm)
+    assert set(states._held) == {seq.id for seq in llm.scheduler.running_sequences}
+    assert sorted([*states._free, *states._held.values()]) == list(range(llm.states.num_slots))
+    kept = [slot for slot, _, _ in states._saved.values()]
+    every = range(llm.states.num_slots, llm.states.num_slots + llm.states.num_saved)
+    assert sorted([*states._unused, *kept]) == list(every)
+
+
 @pytest.mark.parametrize("model_type", usual_if(USUAL.__contains__, MODELS))
 def test_a_recurrent_model_gives_what_generate_gives(model_type):
-    """With preemptions, chunks of prompts, decodes beside them, forks, and no hit of a prefix."""
+    """With preemptions, chunks of prompts, decodes beside them, forks, and prefixes behind which a state was saved."""
     mine = of(model_type)
     assert (model_type in ON_NO_LIST) == (model_type not in ARCHITECTURES)
-    with make(mine.model, num_blocks=16, max_batched_tokens=24) as llm:
+    with make(mine.model, num_blocks=16, max_batched_tokens=24, max_model_len=64) as llm:
         poisoned(llm)
         for number, prompt in enumerate(mine.prompts):
             llm.add_request(prompt, greedy(12, n=1 + (number % 5 == 0)), request_id=number)
         outputs = run(llm)[1]
         check_empty(llm)
+        check_slots(llm)
         assert states_of(llm).num_free == llm.states.num_slots
+        for number in (1, 4):
+            outputs |= {
+                (number, again): llm.generate(mine.prompts[number], greedy(12), progress=False)[0]
+                for again in range(2)
+            }
+            assert outputs[number, 1].num_cached == (len(mine.prompts[number]) - 1) // 4 * 4
         steps = llm.scheduler.extensions[-1].emit.of("step")
     for out in outputs.values():
         mine.check(out, greedy(12))
     assert mine.ties < 3
     assert any(step.decode_tokens and step.prefill_tokens for step in steps)
     assert any(len(prompt) > 24 for prompt in mine.prompts), "no prompt comes in chunks"
-    assert not any(out.num_cached for out in outputs.values())
     preempted = sum(each.num_preemptions for out in outputs.values() for each in out.completions)
     assert bool(preempted) == (
         model_type not in WITHOUT_KV
@@ -98,6 +119,62 @@ def test_a_step_that_fails_gives_its_slots_back(monkeypatch):
         mine.check(llm.generate(mine.prompts[:1], greedy(), progress=False)[0], greedy())
 
 
+@pytest.mark.parametrize("saved", [0, 1, 3])
+@pytest.mark.parametrize("model_type", ["lfm2", "mamba2"])
+def test_no_slot_is_lost_whatever_happens(model_type, saved):
+    """Random arrivals, forks and aborts on few blocks; each saved state serves, moves out, and is made again."""
+    mine = of(model_type)
+    draw, outputs, cached = random.Random(saved), {}, 0
+    with make(
+        mine.model, num_blocks=14, max_num_seqs=4, max_batched_tokens=16, saved_states=saved, max_model_len=64
+    ) as llm:
+        poisoned(llm)
+        assert held_by(llm) == llm.states.nbytes == (4 + saved) * llm.states.slot_bytes
+        for number in range(60):
+            llm.add_request(draw.choice(mine.prompts), greedy(draw.randint(1, 8), n=draw.choice([1, 1, 2])))
+            for _ in range(draw.randint(0, 4)):
+                if llm.has_work:
+                    outputs |= {each.request: each for each in llm.step().finished}
+                    check_slots(llm)
+            if number % 9 == 5 and llm.scheduler.running_sequences:
+                llm.abort(llm.scheduler.running_sequences[-1].id.request)
+                check_slots(llm)
+        outputs |= run(llm)[1]
+        check_slots(llm)
+        assert states_of(llm).num_free == 4
+        assert states_of(llm).num_saved <= saved
+    for out in outputs.values():
+        longest = max(len(each.token_ids) for each in out.completions)
+        mine.check(out, greedy(max(1, longest)))
+        cached += out.num_cached or 0
+    assert bool(cached) == bool(saved)
+
+
+def test_what_comes_third_finds_the_state_where_two_prompts_part():
+    mine = of("qwen3_next")
+    stem = [*range(2, 22)]
+    with make(mine.model) as llm:
+        outs = [
+            llm.generate([*stem, 30 + each, *range(40, 47)], greedy(), progress=False)[0] for each in range(3)
+        ]
+    assert [out.num_cached for out in outs] == [0, 0, 20]
+    for out in outs:
+        mine.check(out, greedy())
+
+
+def test_a_state_leaves_with_the_blocks_that_led_to_it():
+    mine = of("lfm2")
+    with make(mine.model, saved_states=2) as llm:
+        first = llm.generate(mine.prompts[4], greedy(), progress=False)[0]
+        assert states_of(llm).num_saved == 1
+        llm.manager.reset_prefix_cache()
+        for prompt in mine.prompts[8:10]:
+            llm.generate(prompt, greedy(), progress=False)
+        assert states_of(llm).num_saved == 2
+        again = llm.generate(mine.prompts[4], greedy(), progress=False)[0]
+    assert (again.num_cached, again.completions[0].token_ids) == (0, first.completions[0].token_ids)
+
+
 def test_an_aborted_sequence_gives_its_slot_to_the_next():
     mine = of("lfm2")
     with make(mine.model, max_num_seqs=1) as llm:
@@ -129,7 +206,7 @@ def test_states_take_at_most_half_of_a_given_size_and_limit_the_seats():
     mine = of("jamba")
     slot = sum(shape.num_bytes for shape in state_shapes(mine.model))
     with make(mine.model, kv_bytes=7 * slot, max_num_seqs=8) as llm:
-        assert (llm.states.num_slots, llm.scheduler.max_num_seqs) == (3, 3)
+        assert (llm.states.num_slots, llm.states.num_saved, llm.scheduler.max_num_seqs) == (2, 1, 2)
         assert llm.states.nbytes + llm.cache.nbytes <= 7 * slot
         for number, prompt in enumerate(mine.prompts[:4]):
             llm.add_request(prompt, greedy(4), request_id=number)
@@ -142,11 +219,13 @@ def test_states_take_at_most_half_of_a_given_size_and_limit_the_seats():
 
 def test_a_model_without_kv_needs_no_byte_of_blocks():
     mine = of("mamba2")
-    with make(mine.model, kv_bytes=1 << 20) as llm:
+    with make(mine.model, kv_bytes=1 << 20, max_model_len=64) as llm:
         assert isinstance(llm.cache, StatePages)
         assert llm.cache.nbytes == 0
         assert "mamba2" in repr(llm.cache)
-        assert llm.memory_report().parts()["states"] == llm.states.nbytes > 0
+        parts = llm.memory_report().parts()
+        assert parts["states"] == 2 * parts["saved_states"] == 8 * llm.states.slot_bytes
+        assert parts["states"] + parts["saved_states"] == llm.states.nbytes == held_by(llm)
         llm.generate(mine.prompts[:2], greedy(2), progress=False)
     assert llm.cache.closed
 

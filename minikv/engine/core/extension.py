@@ -3,8 +3,8 @@
     Scheduler(manager, extensions=[...])      Runner(adapter, extensions=[...])
 
 A feature overrides the hooks that it needs; a hook that no extension overrides is never called. Hooks are called in the
-order of the list of extensions. ``salt``, ``resident`` and ``limit`` get the result of the extension before them; of
-``keep``, ``resume`` and ``unsettled`` the first True counts. Only ``limit``, ``before_step`` and ``flush`` may raise.
+order of the list of extensions. ``salt``, ``resident``, ``limit`` and ``prefix`` get the result of the one before them;
+of ``keep``, ``resume`` and ``unsettled`` the first True counts. Only ``limit``, ``before_step``, ``flush`` may raise.
 A feature that needs more than hooks replaces a part: another loop, another ``Runner.compute``.
 """
 
@@ -56,6 +56,10 @@ class Extension:
         one it changes nothing.
         """
         return num_tokens
+
+    def prefix(self, seq: "Sequence", found: Any, stop: int) -> tuple[Any, int]:
+        """Return the ``Match`` that a waiting ``seq`` takes, ``found`` or a shorter one, and its first chunk's end."""
+        return found, stop
 
     def may_reserve(self, seq: "Sequence") -> bool:
         """Return whether ``seq`` may get a slot for its next token before the newest one is known."""

@@ -107,27 +107,23 @@ class Scheduler:
             raise ArgumentError("not_a_list", what="extensions", value=type(extensions).__name__)
         for each in extensions:
             if not isinstance(each, Extension):
-                raise ArgumentError(
-                    "scheduler_part", what="extensions", wanted="Extension", value=_shown(each)
-                )
-        self.manager = manager
-        self.max_num_seqs = max_num_seqs
-        self.max_batched_tokens = max_batched_tokens
-        self.max_model_len = max_model_len
+                wanted = {"wanted": "Extension", "value": _shown(each)}
+                raise ArgumentError("scheduler_part", what="extensions", **wanted)
+        self.manager, self.max_model_len = manager, max_model_len
+        self.max_num_seqs, self.max_batched_tokens = max_num_seqs, max_batched_tokens
         self.rules = Rules() if rules is None else rules
-        self.extensions = tuple(extensions)
-        self.packs = packs
-        self.now = 0.0
+        self.extensions, self.packs = tuple(extensions), packs
         self.open_steps: list[OpenStep] = []
         self.running_sequences: list[Sequence] = []
         self._waiting: list[Sequence] = []
         self._requests: dict[str | int, Request] = {}  # by id, without those that have ended
         self.clock = clock
-        self._arrived = self._steps = 0
+        self.now, self._arrived, self._steps = 0.0, 0, 0
         for extension in self.extensions:
             extension.attach(self)
         hooks = ("salt", "resident", "limit", "keep", "resume", "on_change", "before_step", "after_step")
-        self._hooks = {name: overriding(self.extensions, name) for name in (*hooks, "unsettled", "flush")}
+        more = ("prefix", "unsettled", "flush")
+        self._hooks = {name: overriding(self.extensions, name) for name in (*hooks, *more)}
         self._on_change, self._limit = self._hooks["on_change"], self._hooks["limit"]
 
     def __repr__(self) -> str:
@@ -444,11 +440,13 @@ class Scheduler:
             if stop < 1:
                 break
             found = self.manager.match(seq.tokens if stop == len(seq.tokens) else seq.tokens[:stop], salt)
+            for shared in self._hooks["prefix"]:
+                found, stop = shared(seq, found, stop)
             room = self._room_for(seq, found)
             if room < 1:
                 break
             end = min(stop, found.num_tokens + min(plan.budget, room))
-            taken = self.manager.allocate(seq.id, seq.tokens[:end], salt)
+            taken = self.manager.allocate(seq.id, seq.tokens[:end], salt, most_cached=found.num_tokens)
             seq.num_computed = taken.num_cached  # allocate() may find less than match() found before it
             self.start(seq)
             plan.put(seq, taken.num_cached, end, decode=False)
@@ -462,9 +460,8 @@ class Scheduler:
         """
         size, fewest = self.manager.block_size, self.manager.pools[0].num_blocks
         # Cached blocks that are free now leave the free list when they are taken, so they are no room for new tokens.
-        for number, (pool, group) in enumerate(
-            zip(self.manager.pools, self.manager.kv_cache_groups, strict=True)
-        ):
+        pairs = zip(self.manager.pools, self.manager.kv_cache_groups, strict=True)
+        for number, (pool, group) in enumerate(pairs):
             hits = [block for block in found.tables[number] if block != NULL_BLOCK]
             free = pool.num_free - pool.count_free(hits)
             if self.running_sequences:
@@ -477,8 +474,7 @@ class Scheduler:
     def _undo(self, plan: StepPlan) -> None:
         """Preempt every sequence with slots that were never filled; it starts again later."""
         for seq in list(self.running_sequences):
-            moved = self._is_unsettled(seq, plan.work)
-            if moved or self.manager.num_tokens(seq.id) != seq.num_computed:
+            if self._is_unsettled(seq, plan.work) or self.manager.num_tokens(seq.id) != seq.num_computed:
                 self._preempt(seq, may_keep=False)
         known = {seq.id for seq in self.running_sequences}
         for seq_id in set(self.manager.sequences()) - known:  # allocated, but not running yet
