@@ -130,7 +130,7 @@ def test_no_slot_is_lost_whatever_happens(model_type, saved):
     ) as llm:
         poisoned(llm)
         assert held_by(llm) == llm.states.nbytes == (4 + saved) * llm.states.slot_bytes
-        for number in range(60):
+        for number in range(30):
             llm.add_request(draw.choice(mine.prompts), greedy(draw.randint(1, 8), n=draw.choice([1, 1, 2])))
             for _ in range(draw.randint(0, 4)):
                 if llm.has_work:
