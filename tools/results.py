@@ -35,7 +35,7 @@ HEAD_ZH = """# 测量结果
 “比值”是我们 / 对手。没有达到目标的如实写明，原因和欠缺见 `docs/internal/roadmap.md`（英文）。
 “测试项”和对手的名称保持英文，与 `benchmarks/` 里的写法一致，便于查找。
 """
-WORDS = {
+WORDS: dict[str, dict[str, Any]] = {
     "en": {
         "head": HEAD,
         "index": ("benchmark", "hold", "fall short", "device"),

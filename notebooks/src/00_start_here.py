@@ -770,13 +770,14 @@ explain("what_is_free")
 # | E | [cheat-sheet](E_cheat_sheet.ipynb) | which formula, and which call? |
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 # | G | [index](G_index.ipynb) | in which lesson is this option, error or word? |
+# | GPU | [GPU lab](GPU_lab.ipynb) | what does my own card do? |
 #
 # ### Where your work lives
 #
 # `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
 # Run it again after an update: it never overwrites a notebook that you changed, and puts the newer version beside it as `NAME.new.ipynb`.
 # Every notebook exists in English and in Chinese. The link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
-# %% [markdown] key="next" lang="zh" src="52aaa11d"
+# %% [markdown] key="next" lang="zh" src="64036a42"
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
@@ -844,6 +845,7 @@ explain("what_is_free")
 # | E | [公式速查](E_cheat_sheet.ipynb) | 哪个公式，哪次调用？ |
 # | F | [术语表](F_glossary.ipynb) | 这个词是什么意思？ |
 # | G | [索引](G_index.ipynb) | 这个选项、报错或词在哪一课？ |
+# | GPU | [GPU 实验课](GPU_lab.ipynb) | 我这块显卡实际表现如何？ |
 #
 # ### 你的作业保存在哪里
 #

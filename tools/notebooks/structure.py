@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from minikv.i18n import LANGUAGES
 from tools.notebooks.glossary import Ban, forbidden_words
@@ -106,5 +107,5 @@ def tics(voice: Voice, cell: Cell, lang: str, lesson: str) -> Iterator[tuple[str
                 yield ban.word, ban.instead
 
 
-def _frozen(value: object) -> object:
+def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from minikv.blocks import Match
 from minikv.engine.core.extension import Extension
-from minikv.engine.core.sequence import Sequence, SequenceId
+from minikv.engine.core.sequence import Sequence, SequenceId, Tokens
 from minikv.engine.core.step import Step
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class States(Extension):
         self._free = list(range(slots.num_slots))
         self._held: dict[SequenceId, int] = {}
         self._borders: dict[SequenceId, list[int]] = {}  # not reached yet, the next one last
-        self._saved: OrderedDict[bytes, tuple[int, list[int], str]] = (
+        self._saved: OrderedDict[bytes, tuple[int, Tokens, str]] = (
             OrderedDict()
         )  # slot, tokens and their salt
         self._unused = list(range(slots.num_slots, slots.num_slots + slots.num_saved))
@@ -105,7 +105,7 @@ class States(Extension):
         """Name the slot of each sequence of the step."""
         return replace(batch, state_slots=tuple(self._held[item.id] for item in step.items))
 
-    def _match(self, tokens: list[int], count: int, salt: str) -> Match:
+    def _match(self, tokens: Tokens, count: int, salt: str) -> Match:
         """Return the cached prefix of the first ``count`` tokens, which are whole blocks."""
         return self.scheduler.manager.match(tokens[: count + 1], salt)
 

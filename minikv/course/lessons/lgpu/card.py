@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -39,7 +40,7 @@ class Card:
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence whose decodes are timed: enough for a GPU to read, few enough for a CPU to compute."""
+        """Tokens of a sequence in the timed decodes: enough for a GPU to read, few enough for a CPU to compute."""
         return 512 if self.on_gpu else 32
 
     def sequences(self, kv_bytes: int, tokens: int) -> int:
@@ -57,7 +58,7 @@ class Card:
         limit = int(self.total * UTILIZATION)
         return used | {"kv": max(0, limit - sum(used.values())), "free": self.total - limit}
 
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         """What an LLM must be told of its size: nothing on a GPU, which measures it."""
         return {} if self.on_gpu else {"kv_bytes": SMALL_POOL}
 

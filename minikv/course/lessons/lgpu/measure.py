@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 from typing import Any
 
 import torch
 
 from minikv import LLM, SamplingParams
+from minikv.cache import PagedKVCache
 from minikv.cache.offload import HostPool
 from minikv.course.lessons.lgpu.card import BLOCK_SIZE, Card
 from minikv.engine.ext.eviction import EvictionConfig
@@ -91,11 +93,11 @@ def decode(model: Any, card: Card, batch: int, *, context: int = 0, **options: A
     """
     context = context or card.context
     budget = max(2048, batch)
-    # The sequence whose prompt comes first decodes while the others' prompts are computed.
+    # The sequence of the first prompt decodes while the others' prompts are computed.
     new = -(-batch * context // budget) + SETTLE + STEPS + 4
     blocks = batch * (-(-(context + new) // BLOCK_SIZE) + 1)
-    steps = {"max_num_seqs": batch, "max_batched_tokens": budget}
-    with unchecked(), LLM(model, num_blocks=blocks, **steps, **options) as llm:
+    options |= {"num_blocks": blocks, "max_num_seqs": batch, "max_batched_tokens": budget}
+    with unchecked(), LLM(model, **options) as llm:
         for prompt in prompts_of(card, batch, context):
             llm.add_request(prompt, greedy(new), pieces=False)
         while len(llm.step().tokens) < batch:
@@ -209,13 +211,14 @@ def transfer_rates(model: Any, card: Card) -> TransferRates:
     """Bytes a second of whole blocks to the host and back, and tokens a second of a prefill, measured."""
     tokens = 8 * card.context
     with LLM(model, num_blocks=-(-tokens // BLOCK_SIZE) + 4, max_num_seqs=1) as llm:
+        assert isinstance(llm.cache, PagedKVCache)
         pool = HostPool(llm.cache, 16)
         out, back = transfer_speeds(pool)
         pool.close()
         prompt = prompts_of(card, 1, tokens)[0]
         seconds = [
-            _seconds(lambda salt=str(number): llm.generate([prompt], greedy(1), salt=salt, progress=False))
-            for number in range(3)  # each under a salt of its own, so that no block is found again
+            _seconds(partial(llm.generate, [prompt], greedy(1), salt=salt, progress=False))
+            for salt in "abc"  # each under a salt of its own, so that no block is found again
         ]
     return TransferRates(out, back, prefill=tokens / min(seconds))
 
