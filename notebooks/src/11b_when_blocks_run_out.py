@@ -171,7 +171,7 @@ from minikv.course.widgets import EngineWidget
 engine = LLM("tiny-gqa", num_blocks=34, max_num_seqs=8, max_batched_tokens=96)
 requests = [shared[0], *prompts[:3], *shared[1:], *prompts[3:6]]
 arrivals = [2 * number for number in range(len(requests))]
-widget = EngineWidget(engine, requests, likeliest(40), arrivals=arrivals, lang="en")
+widget = EngineWidget(engine, requests, likeliest(40), arrivals=arrivals, lang="en", speed=2)
 for _ in range(28):
     widget.step()
 show(widget, text=widget.text("en"))
@@ -181,7 +181,7 @@ from minikv.course.widgets import EngineWidget
 engine = LLM("tiny-gqa", num_blocks=34, max_num_seqs=8, max_batched_tokens=96)
 requests = [shared[0], *prompts[:3], *shared[1:], *prompts[3:6]]
 arrivals = [2 * number for number in range(len(requests))]
-widget = EngineWidget(engine, requests, likeliest(40), arrivals=arrivals, lang="zh")
+widget = EngineWidget(engine, requests, likeliest(40), arrivals=arrivals, lang="zh", speed=2)
 for _ in range(28):
     widget.step()
 show(widget, text=widget.text("zh"))

@@ -114,6 +114,20 @@ def test_a_narrow_page_cuts_nothing_off(watched_page, widget, screenshot):
     watched.assert_clean()
 
 
+def test_a_single_moment_has_no_slider(model, watched_page):
+    with LLM(model, num_blocks=44, block_size=4, max_num_seqs=3, seed=1) as llm:
+        widget = EngineWidget(llm, PROMPTS, SamplingParams(temperature=0, max_tokens=6), lang="en")
+        _, live = open_live(watched_page, widget)
+        slider, said = live.root.locator("[name=moment]"), live.root.locator(".minikv-steps .minikv-said")
+        assert not slider.is_visible()
+        assert not said.is_visible()
+        assert live.root.locator("[name=speed]").is_visible()
+        widget.step()
+        live.refresh()
+        assert slider.is_visible()
+        assert said.is_visible()
+
+
 def test_the_slider_goes_back_through_the_steps_and_the_end_follows_the_run(model, watched_page):
     with LLM(model, num_blocks=44, block_size=4, max_num_seqs=3, max_batched_tokens=8, seed=1) as llm:
         widget = EngineWidget(llm, PROMPTS, SamplingParams(temperature=0, max_tokens=6), lang="en")

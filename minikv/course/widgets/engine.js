@@ -97,10 +97,12 @@ function drawMoments(model, form, show) {
   const speed = htmlElement("select", { name: "speed" });
   for (const [rate, words] of form.speeds) speed.append(htmlElement("option", { value: rate }, words));
   for (const control of [slider, speed]) control.setAttribute("data-lm-suppress-shortcuts", "true");
+  const back = htmlElement("label", {}, htmlElement("span", {}, form.moment), slider);
   const bar = htmlElement("div", { class: "minikv-steps" }, htmlElement("label", {}, htmlElement("span", {}, form.speed), speed),
-    htmlElement("label", {}, htmlElement("span", {}, form.moment), slider), said);
+    back, said);
   let seen = [], at = 0;
   const fill = () => {
+    back.hidden = said.hidden = seen.length < 2; // nothing to go back to
     slider.max = seen.length - 1;
     slider.value = at;
     const words = form.moment_value.replace("{step}", seen[at].steps).replace("{last}", seen.at(-1).steps);

@@ -88,3 +88,8 @@ def test_words_on_bars_are_said_beside_the_values():
     chart = bars(["one"], {"K": [1.5], "V": [2]}, x="s", stacked=True, words={"K": ["43%"], "V": ["57%"]})
     assert [list(bar.text) for bar in chart.figure.data] == [["43%"], ["57%"]]
     assert chart.text().splitlines()[1:] == ["             K        V", "one  1.5 (43%)  2 (57%)"]
+
+
+def test_names_that_look_like_numbers_are_names():
+    axis = bars(["100%", "40%"], {"K": [1, 2]}, x="s").figure.layout.yaxis
+    assert (axis.type, axis.autorange) == ("category", "reversed")
