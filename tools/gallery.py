@@ -1,19 +1,25 @@
 """Everything that the course draws, side by side: both themes, both languages, one page that needs no network.
 
 python -m tools.gallery [--out FILE]      write build/gallery.html
+python -m tools.gallery --pictures        docs/images/gallery*.webp: one of each kind, in each theme; needs a Chromium
 
-Widgets and drawings are those of ``tests/course/widget_cases.py``, which has every one; plots and tables are outputs
-of the committed notebooks. The themes are JupyterLab's own style sheets, each kept to its column. ``tests/browser``
-looks at the page: nothing wider than its column, nothing faint, nothing taller than a screen.
+Widgets and drawings are those of ``tests/course/widget_cases.py``, which has every one; diagrams, plots and tables are
+outputs of the committed notebooks. The themes are JupyterLab's own style sheets, each kept to its column.
+``tests/browser`` looks at the page: nothing wider than its column, nothing faint, nothing taller than a screen.
 """
 
 import argparse
+import base64
+import io
 import json
+import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
@@ -26,6 +32,16 @@ PLOTLY = "application/vnd.plotly.v1+json"
 THEMES = {"light": "theme-light-extension", "dark": "theme-dark-extension"}
 THEME_FILES = Path(sys.prefix) / "share" / "jupyter" / "lab" / "themes" / "@jupyterlab"
 TABLES = 2  # of each lesson
+_DIAGRAM = re.compile(r'<img\b[^>]*src="data:image/svg\+xml;base64,([^"]*)"')
+_ID = re.compile(r'(?<=\bid=")[^"]+(?=")')
+# What the pictures have beside one widget of each kind: diagrams and plots of the English lessons.
+PICTURED = (
+    "00 slots", "03 heads_picture", "03 mla_picture", "04 pyramid_drawn", "05 arena_borrow", "07 answer", "08 moments",
+    "09 tree_picture", "10 online_picture", "12 first", "13b rollback", "14 choice", "15 turned", "16 output_kept",
+    "17 hot", "11b preempted",
+)  # fmt: skip
+FOLDER = ROOT / "docs" / "images"
+COLUMNS, COLUMN_WIDTH, GAP, SCALE = 4, 940, 40, 0.5  # of the pictures; pixels of the page
 _SHOWN = '<div class="minikv-shown">'
 
 _PAGE = """<!DOCTYPE html>
@@ -45,12 +61,12 @@ h1 {{ grid-column: 1 / -1; padding: 8px 24px; font: 600 16px system-ui, sans-ser
 </style></head>
 <body><main><h1>minikv: everything that the course draws</h1>{columns}</main>
 <script>{plotly}</script>
-<script>
+{scripts}
+<script type="module">
 const config = {{ staticPlot: true, responsive: true }};
 const drawn = {plots}.map(([id, figure]) => Plotly.newPlot(id, figure.data, figure.layout, config));
 Promise.all(drawn).then(() => {{ document.body.dataset.ready = "true"; }});
 </script>
-{scripts}
 </body></html>
 """
 
@@ -62,6 +78,7 @@ class Gallery:
     styles: dict[str, None] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
     plots: list[tuple[str, dict]] = field(default_factory=list)
+    drawn: dict[str, str] = field(default_factory=dict)  # by the id of its element
     columns: dict[str, list[str]] = field(default_factory=lambda: {theme: [] for theme in THEMES})
 
     def add(self, name: str, body: str, lang: str) -> list[str]:
@@ -86,6 +103,15 @@ class Gallery:
             drawn = script.replace('getElementById("photo")', f'getElementById("{key}")')
             self.scripts.append(f'<script type="module">{drawn}</script>')
 
+    def add_diagram(self, name: str, svg: str, lang: str) -> None:
+        """Add an SVG, its ids in each column its own: a pattern has the colours of the theme that it stands in."""
+        body = '<figure class="minikv-diagram" style="--minikv-ink: var(--jp-ui-font-color1); margin: 0">{}</figure>'
+        for key in self.add(name, "", lang):
+            drawn = svg
+            for name_of in set(_ID.findall(svg)):
+                drawn = re.sub(rf"(?<=[\"#]){re.escape(name_of)}(?=[\")])", f"{key}-{name_of}", drawn)
+            self.drawn[key] = body.format(drawn)
+
     def add_plot(self, name: str, figure: dict, lang: str) -> None:
         for key in self.add(name, "", lang):
             self.plots.append((key, {part: figure[part] for part in ("data", "layout")}))
@@ -99,6 +125,8 @@ class Gallery:
             f"{''.join(items)}</div>"
             for theme, items in self.columns.items()
         )
+        place = re.compile(r'(?<=id=")(item-[\w-]+)"[^>]*>')
+        columns = place.sub(lambda found: found[0] + self.drawn.get(found[1], ""), columns)
         css = [_theme(theme) for theme in THEMES] + [PLOT_STYLE, *self.styles]
         plots = json.dumps(self.plots).replace("<", "\\u003c")
         scripts = "\n".join(self.scripts)
@@ -150,25 +178,86 @@ def gallery() -> Gallery:
 
 
 def _add_outputs(made_of: Gallery, path: Path, lang: str) -> None:
-    """Add the plots of a lesson, and its first tables."""
+    """Add the plots and diagrams of a lesson, and its first tables."""
     lesson, tables = path.stem.split("_")[0], 0
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if PLOTLY in data:
                 made_of.add_plot(f"plot {lesson} {lang} {cell.id}", data[PLOTLY], lang)
+            elif svg := _DIAGRAM.search(data.get("text/html", "")):
+                drawn = base64.b64decode(svg[1]).decode("utf-8")
+                made_of.add_diagram(f"diagram {lesson} {lang} {cell.id}", drawn, lang)
             elif _SHOWN in data.get("text/html", "") and tables < TABLES:
                 tables += 1
                 made_of.add(f"table {lesson} {lang} {cell.id}", data["text/html"], lang)
 
 
+def write_pictures(page_file: Path) -> Iterator[Path]:
+    """Write a picture for each theme: one widget of each kind and ``PICTURED``, in columns."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    from tools.notebooks.photos import find_chromium
+
+    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        page = browser.new_page(
+            viewport={"width": 2 * COLUMN_WIDTH + 96, "height": 900}, reduced_motion="reduce"
+        )
+        page.goto(page_file.resolve().as_uri(), wait_until="commit")
+        page.wait_for_function("document.body?.dataset.ready", timeout=120_000)
+        names = page.locator(".theme-light .item").evaluate_all(
+            "items => items.map((one) => one.dataset.item)"
+        )
+        kinds = {
+            name.split()[0]: name for name in reversed(names) if name.endswith(" en") and name != "palette"
+        }
+        of_lessons = {
+            " ".join((name.split()[1], *name.split()[3:])): name for name in names if " en " in name
+        }
+        chosen = [*kinds.values(), *(of_lessons[each] for each in PICTURED)]
+        for theme in THEMES:
+            ground = page.locator(f".theme-{theme}").evaluate(
+                "(column) => getComputedStyle(column).backgroundColor"
+            )
+            colour = tuple(int(part) for part in re.findall(r"\d+", ground)[:3])
+            columns: list[list[Image.Image]] = [[] for _ in range(COLUMNS)]
+            for name in chosen:
+                area = page.locator(f'.theme-{theme} .item[data-item="{name}"] .jp-OutputArea').first
+                taken = Image.open(io.BytesIO(area.screenshot()))
+                size = round(taken.width * SCALE), round(taken.height * SCALE)
+                min(columns, key=_height).append(taken.resize(size, Image.Resampling.LANCZOS))
+            width = round((COLUMN_WIDTH + GAP) * SCALE)
+            whole = Image.new("RGB", (COLUMNS * width + GAP, max(map(_height, columns)) + GAP), colour)
+            for place, column in enumerate(columns):
+                top = GAP
+                for image in column:
+                    whole.paste(image, (GAP // 2 + place * width, top))
+                    top += image.height + GAP
+            path = FOLDER / ("gallery.webp" if theme == "light" else f"gallery.{theme}.webp")
+            whole.save(path, quality=82, method=6)
+            yield path
+        browser.close()
+
+
+def _height(column: list[Any]) -> int:
+    return sum(image.height + GAP for image in column)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.gallery", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gallery.html")
-    path = parser.parse_args(argv).out
+    parser.add_argument("--pictures", action="store_true", help="write docs/images/gallery*.webp, too")
+    options = parser.parse_args(argv)
+    path = options.out
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(gallery().page(), encoding="utf-8")
     print(path)
+    if options.pictures:
+        for written in write_pictures(path):
+            print(written)
     return 0
 
 

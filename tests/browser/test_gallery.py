@@ -57,6 +57,7 @@ def test_everything_fits_and_can_be_read_in_both_themes_and_both_languages(every
 
 
 def fits(page):
+    assert page.locator(".minikv-widget").evaluate_all("drawn => drawn.every((one) => one.offsetHeight > 0)")
     boxes = page.evaluate(_BOXES)
     assert {theme for _, theme, _, _ in boxes} == {"light", "dark"}
     assert [box for box in boxes if box[2] > 0 and not box[0].startswith("table")] == []
