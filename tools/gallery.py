@@ -41,7 +41,7 @@ PICTURED = (
     "17 hot", "11b preempted",
 )  # fmt: skip
 FOLDER = ROOT / "docs" / "images"
-COLUMNS, COLUMN_WIDTH, GAP, SCALE = 4, 940, 40, 0.5  # of the pictures; pixels of the page
+COLUMNS, COLUMN_WIDTH, GAP, SCALE, TALLEST = 4, 940, 40, 0.5, 800  # of the pictures; pixels of the page
 _SHOWN = '<div class="minikv-shown">'
 
 _PAGE = """<!DOCTYPE html>
@@ -227,6 +227,8 @@ def write_pictures(page_file: Path) -> Iterator[Path]:
             for name in chosen:
                 area = page.locator(f'.theme-{theme} .item[data-item="{name}"] .jp-OutputArea').first
                 taken = Image.open(io.BytesIO(area.screenshot()))
+                if taken.height > TALLEST:  # a text to scroll through
+                    continue
                 size = round(taken.width * SCALE), round(taken.height * SCALE)
                 min(columns, key=_height).append(taken.resize(size, Image.Resampling.LANCZOS))
             width = round((COLUMN_WIDTH + GAP) * SCALE)
