@@ -150,6 +150,26 @@ def test_no_slot_is_lost_whatever_happens(model_type, saved):
     assert bool(cached) == bool(saved)
 
 
+def test_prompts_that_begin_alike_get_the_tokens_of_generate_with_one_state_saved():
+    """Under two salts, with forks, prompts of whole blocks, and states that give way to each other."""
+    mine, draw = of("lfm2"), random.Random(3)
+    begin = next(prompt for prompt in mine.prompts if len(prompt) >= 12)
+    with make(mine.model, num_blocks=20, max_batched_tokens=10, max_model_len=64, saved_states=1) as llm:
+        poisoned(llm)
+        for number in range(14):
+            prompt = (
+                begin[: draw.choice([4, 5, 8, 9, 12])] + draw.choice(mine.prompts)[: draw.choice([0, 3, 4])]
+            )
+            params = greedy(6, n=1 + (number % 4 == 0))
+            llm.add_request(prompt, params, request_id=number, salt=draw.choice(["", "a"]))
+        outputs = run(llm)[1]
+        check_empty(llm)
+        check_slots(llm)
+    for out in outputs.values():
+        mine.check(out, greedy(6))
+    assert any(out.num_cached for out in outputs.values())
+
+
 def test_what_comes_third_finds_the_state_where_two_prompts_part():
     mine = of("qwen3_next")
     stem = [*range(2, 22)]

@@ -37,9 +37,8 @@ class States(Extension):
         self._free = list(range(slots.num_slots))
         self._held: dict[SequenceId, int] = {}
         self._borders: dict[SequenceId, list[int]] = {}  # not reached yet, the next one last
-        self._saved: OrderedDict[bytes, tuple[int, Tokens, str]] = (
-            OrderedDict()
-        )  # slot, tokens and their salt
+        # By the digest of their last block: the slot, the tokens and their salt; the least recently used first
+        self._saved: OrderedDict[bytes, tuple[int, Tokens, str]] = OrderedDict()
         self._unused = list(range(slots.num_slots, slots.num_slots + slots.num_saved))
 
     def slot(self, seq_id: SequenceId) -> int:
