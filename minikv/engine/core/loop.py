@@ -42,8 +42,8 @@ class Outputs(Protocol):
         There is a token for each pair, or a list of them. The function is called once the tokens count.
         """
 
-    def ended(self, steps: int, requests: Iterable[str | int]) -> None:
-        """Record that ``steps`` steps have ended, and the requests in them."""
+    def ended(self, steps: int, seq_ids: Iterable[SequenceId]) -> None:
+        """Record that ``steps`` steps have ended, and the sequences in them."""
 
 
 @dataclass(eq=False)
@@ -109,7 +109,7 @@ class Loop:
                 raise
         finally:
             if step is not None:
-                self.outputs.ended(ended, (item.id.request for item in step.items))
+                self.outputs.ended(ended, (item.id for item in step.items))
         if late is not None:
             raise late
 

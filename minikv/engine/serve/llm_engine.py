@@ -163,9 +163,11 @@ class LLMEngine:
 
         return tokens, stopped, hand_out
 
-    def ended(self, steps: int, requests: Iterable[str | int]) -> None:
+    def ended(self, steps: int, seq_ids: Iterable[SequenceId]) -> None:
         self.steps += steps
-        self._settle(requests)
+        # Only an ended sequence is news here: the caller has the tokens of the others already.
+        outputs = map(self._outputs.get, seq_ids)
+        self._settle([each.seq.id.request for each in outputs if each is not None and each.seq.ended])
 
     def _settle(self, names: Iterable[str | int] = ()) -> None:
         """Report finished requests, and abort those of callers that have left. Runs after the step."""
