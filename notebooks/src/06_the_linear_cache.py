@@ -45,7 +45,7 @@ cache = LinearKVCache(CacheSpec.from_config("Qwen3-0.6B"), batch=1, max_seq=12)
 joined, steps = cache.tensors[0][..., :0, :], []  # [layers, batch, 2, kv_heads, 0 tokens, head_dim]
 for num_new in (5, 1, 1, 1, 1, 1):
     old, new = joined, torch.ones(28, 1, 2, 8, num_new, 128, dtype=cache.dtype)
-    joined = torch.cat([old, new], dim=4)  # another tensor: the old one is copied
+    joined = torch.cat([old, new], dim=4)  # [..., old + new tokens, head_dim], in another tensor
     cache.commit([num_new])                # the room is there: only the length changes
     steps.append(Growth(cache.host_lengths[0], old.nbytes, joined.nbytes, cache.nbytes))
 show(growing(steps, cache.max_seq, "en"))
@@ -61,7 +61,7 @@ cache = LinearKVCache(CacheSpec.from_config("Qwen3-0.6B"), batch=1, max_seq=12)
 joined, steps = cache.tensors[0][..., :0, :], []  # [层, batch, 2, KV 头, 0 个 token, 头维度]
 for num_new in (5, 1, 1, 1, 1, 1):
     old, new = joined, torch.ones(28, 1, 2, 8, num_new, 128, dtype=cache.dtype)
-    joined = torch.cat([old, new], dim=4)  # 新建一个张量，旧的全部复制过去
+    joined = torch.cat([old, new], dim=4)  # [..., 旧 + 新 token 数, 头维度]，复制到新张量里
     cache.commit([num_new])                # 位置早已留好，只改长度
     steps.append(Growth(cache.host_lengths[0], old.nbytes, joined.nbytes, cache.nbytes))
 show(growing(steps, cache.max_seq, "zh"))
@@ -72,7 +72,7 @@ show(growing(steps, cache.max_seq, "zh"))
 # After this lesson you can:
 #
 # - **find** any element of a linear cache with one sum, and say in which order K and V lie in memory;
-# - **keep count** of its tokens: when to move the lengths, and why there is one for each row;
+# - **keep count** of its tokens: when to change the lengths, and why there is one for each row;
 # - **compute** what the empty room costs, and choose between a linear and a paged cache.
 #
 # You need the bytes of a token ([lesson 02](02_how_many_bytes.ipynb)), and views and arenas ([lesson 05](05_owned_and_borrowed.ipynb)).
@@ -81,8 +81,9 @@ show(growing(steps, cache.max_seq, "zh"))
 #
 # The room can cost far more than in the drawing. Qwen3.6-35B-A3B has 40 layers, 10 of them with attention.
 # Suppose that an engine reserves room for `max_seq` tokens in each session, and that a conversation uses 300 of them.
-# In the next cell, `slope` is what one more token costs in all layers together: K and V of 10 layers with 2 KV heads of 256 elements in 2 bytes, $2 \cdot 10 \cdot 2 \cdot 256 \cdot 2 = 20{,}480$ B.
-# %% [markdown] key="able" lang="zh" src="d025a2cc"
+# In the next cell, `slope` is what one more token costs in all layers together.
+# Here that is K and V, 10 layers, 2 KV heads, 256 elements a head and 2 bytes an element: $2 \cdot 10 \cdot 2 \cdot 256 \cdot 2 = 20{,}480$ B.
+# %% [markdown] key="able" lang="zh" src="0ca07453"
 # 走完六步，两种存法里都是 1.1 MB，但 `torch.cat` 一路上复制了 4.0 MB，线性缓存一个字节也没有复制。代价是 12 个位置里还空着两个。
 #
 # 学完本课，你能够：
@@ -143,8 +144,8 @@ predict("reserved", ...)
 #
 # It takes $2 \cdot L \cdot B \cdot H \cdot S \cdot D \cdot b$ bytes from the first moment, however few tokens it holds.
 # With the numbers put in: $2 \cdot 4 \cdot 2 \cdot 2 \cdot 256 \cdot 16 \cdot 4 = 524{,}288$ B.
-# This is the formula of [lesson 02](02_how_many_bytes.ipynb), with room in place of tokens. We make that cache, look at its shape, and compare its bytes with the plan:
-# %% [markdown] key="layout" lang="zh" src="4b5db8ee"
+# This is the formula of [lesson 02](02_how_many_bytes.ipynb), with places instead of tokens. We make that cache, look at its shape, and compare its bytes with the plan:
+# %% [markdown] key="layout" lang="zh" src="54d2b023"
 # ## 一个张量
 #
 # **线性缓存**就是一个六维张量：
@@ -242,7 +243,7 @@ tensor[place] = 0.0
 for name, view in zip("kv", cache.layer(3)):
     behind = (view.data_ptr() - tensor.data_ptr()) // tensor.element_size()
     rows.append((f"{name} of layer 3", behind, f"a view {list(view.shape)}"))
-Table(["what", "elements behind the start", ""], rows)
+Table(["what", "elements from the start", ""], rows)
 
 # %% key="offset" lang="zh"
 place = (3, 1, 0, 1, 149, 5)
@@ -264,11 +265,11 @@ Table(["是什么", "离起点的元素数", ""], rows)
 # K and V are stored apart because attention reads them at different times, for different sums.
 # With K it computes one dot product over `head_dim` for each token, which gives one score a token.
 # With V it computes a weighted sum over the tokens, once for each element.
-# Their widths may differ ([lesson 03](03_the_2_86x_mistake.ipynb)), and so may their scales ([lesson 13](13_half_the_bytes.ipynb)).
+# K and V may differ in width ([lesson 03](03_the_2_86x_mistake.ipynb)). A quantized cache may also scale them differently ([lesson 13](13_half_the_bytes.ipynb)).
 #
-# Engines choose in which order they lie. Below are three layouts of four tokens, two heads and 16 elements a head.
-# The first is ours. The second is that of our paged cache, where the heads of one token are neighbours. The third puts K and V of a head side by side.
-# %% [markdown] key="views" lang="zh" src="c08e19b1"
+# Each engine chooses the order in which they lie. Below are three layouts of four tokens, two heads and 16 elements a head.
+# The first is that of the linear cache. The second is that of our paged cache, where the heads of one token are neighbours. The third puts K and V of a head side by side.
+# %% [markdown] key="views" lang="zh" src="463a99c3"
 # 单元格按六个下标写入 7，在这个偏移处读到的正是 7。
 # 缓存的张量借自一个 arena（[第 05 课](05_owned_and_borrowed.ipynb)）。`layer(3)` 没有复制任何东西，因为一层的 K 和 V 都是**视图**，也就是一个起点加一组步幅。
 #
@@ -288,7 +289,7 @@ from minikv.course.diagrams import kv_layouts
 
 k, v = LinearKVCache(spec, batch=1, max_seq=4).layer(0)  # [batch, kv_heads, max_seq, head_dim]
 block = PagedKVCache(spec, num_blocks=1, block_size=4).layer(0)
-pages = [part[0].transpose(0, 1) for part in (block.k, block.v)]  # of [blocks, block_size, kv_heads, head_dim]
+pages = [part[0].transpose(0, 1) for part in (block.k, block.v)]  # [kv_heads, block_size, head_dim]
 beside = torch.zeros(4, 2, 2 * 16).transpose(0, 1)  # [kv_heads, block_size, 2 * head_dim]
 layouts = {
     "LinearKVCache [layers, batch, 2, kv_heads, max_seq, head_dim]": (k[0], v[0]),
@@ -303,7 +304,7 @@ from minikv.course.diagrams import kv_layouts
 
 k, v = LinearKVCache(spec, batch=1, max_seq=4).layer(0)  # [batch, KV 头, max_seq, 头维度]
 block = PagedKVCache(spec, num_blocks=1, block_size=4).layer(0)
-pages = [part[0].transpose(0, 1) for part in (block.k, block.v)]  # 原来是 [块, 块大小, KV 头, 头维度]
+pages = [part[0].transpose(0, 1) for part in (block.k, block.v)]  # [KV 头, 块大小, 头维度]
 beside = torch.zeros(4, 2, 2 * 16).transpose(0, 1)  # [KV 头, 块大小, 2 × 头维度]
 layouts = {
     "LinearKVCache [layers, batch, 2, kv_heads, max_seq, head_dim]": (k[0], v[0]),
@@ -321,12 +322,12 @@ show(kv_layouts(layouts, "zh"))
 # | from a head to the next, in one token | 64 | 16 | 32 |
 # | from K to V of one token and head | 128 | 512 | 16 |
 #
-# In our linear cache all the keys of one head form one piece. Attention walks along a head, so each address that it reads follows the one before. A new token costs four writes here, one for each head of K and of V.
+# In the linear cache all the keys of one head form one piece. Attention walks along a head, so each address that it reads follows the one before. A new token costs four writes here, one for each head of K and of V.
 # In the paged cache it is the other way round: a token is written in two pieces, but the keys of a head lie 32 elements apart.
 # Its first dimension is the 2 of K and V, so K of all 4 layers comes before the first V: 4 layers of 128 elements make the 512.
 #
 # You have to tell a kernel these strides. If it gets those of another layout, it reads V where it expects K, and no error is raised ([lesson 10](10_kernels.ipynb)).
-# %% [markdown] key="layouts_read" lang="zh" src="6d83fa96"
+# %% [markdown] key="layouts_read" lang="zh" src="2e12ec8b"
 # 三种布局存的是同样的 256 个元素，区别只在步幅：
 #
 # | 相距多少个元素 | 线性 | 分页 | K、V 相邻 |
@@ -342,7 +343,7 @@ show(kv_layouts(layouts, "zh"))
 # 因此必须把步幅告诉 kernel。如果给的是另一种布局的步幅，它会在本该是 K 的地方读到 V，而且不会报错（[第 10 课](10_kernels.ipynb)）。
 
 # %% [markdown] key="lengths" lang="en"
-# ## When the lengths move
+# ## When the lengths change
 #
 # The tensor itself doesn't know which of its places are taken.
 # The cache keeps one number for each row, `lengths`. It lies on the device, where a kernel can read it.
@@ -350,14 +351,14 @@ show(kv_layouts(layouts, "zh"))
 #
 # | operation | what it does | lengths |
 # |---|---|---|
-# | `write(layer, k, v)` | puts the new tokens of every row behind that row's length | stay |
-# | `commit(increments)` | counts them: one number for each row | move, once a step |
+# | `write(layer, k, v)` | puts the new tokens of every row after those that the row has | don't change |
+# | `commit(increments)` | counts them: one number for each row | grow, once a step |
 # | `reset(rows)` | starts rows again; no byte is touched | become 0 |
 #
-# In a step, every layer has to write at the *same* lengths. After layer 0 the step isn't over, so writing can't move the lengths. This is why counting is an operation of its own.
+# In a step, every layer has to write at the *same* lengths. After layer 0 the step isn't over, so `write` must not change the lengths. This is why counting is an operation of its own.
 #
 # Next we let a small model generate, and put the K and V that it computes into our cache as well.
-# %% [markdown] key="lengths" lang="zh" src="d1b2b873"
+# %% [markdown] key="lengths" lang="zh" src="2eaca09d"
 # ## 长度什么时候改
 #
 # 张量本身不知道哪些位置已经有内容。
@@ -374,7 +375,7 @@ show(kv_layouts(layouts, "zh"))
 #
 # 下面让一个小模型生成文本，并把它算出的 K 和 V 同时存进我们的缓存。
 
-# %% key="generate"
+# %% key="generate" lang="en"
 torch.manual_seed(0)
 model = LlamaForCausalLM(config).to(device).eval()
 prompt = torch.randint(config.vocab_size, (2, 100)).to(device)
@@ -386,9 +387,25 @@ def step(tokens):
     logits = model(tokens, past_key_values=grown).logits
     new = tokens.shape[1]
     for number, layer in enumerate(grown.layers):
-        cache.write(number, layer.keys[:, :, -new:], layer.values[:, :, -new:])
+        cache.write(number, layer.keys[:, :, -new:], layer.values[:, :, -new:])  # [batch, kv_heads, new, head_dim] each
     cache.commit([new, new])
-    return logits[:, -1:].argmax(-1)
+    return logits[:, -1:].argmax(-1)  # [batch, 1]: the next token of each row
+
+# %% key="generate" lang="zh"
+torch.manual_seed(0)
+model = LlamaForCausalLM(config).to(device).eval()
+prompt = torch.randint(config.vocab_size, (2, 100)).to(device)
+grown = DynamicCache(config=model.config)
+
+
+@torch.no_grad()
+def step(tokens):
+    logits = model(tokens, past_key_values=grown).logits
+    new = tokens.shape[1]
+    for number, layer in enumerate(grown.layers):
+        cache.write(number, layer.keys[:, :, -new:], layer.values[:, :, -new:])  # 各为 [batch, KV 头, new, 头维度]
+    cache.commit([new, new])
+    return logits[:, -1:].argmax(-1)  # [batch, 1]：每行的下一个 token
 
 # %% [markdown] key="growth_words" lang="en"
 # The lengths go through 1, 100 and 150: first one token, then the other 99 of the prompt, then fifty steps of one token each.
@@ -557,7 +574,7 @@ Table(
 #
 # 下面的组件里，两种缓存各有四行，内容相同，图也按同一比例画。
 # 用方向键移动第一个滑块，每一步，每行增加一个 token。
-# 再找出 A 行在哪一步碰到 `max_seq`，看看线性缓存怎么说。
+# 再找出 A 行在哪一步碰到 `max_seq`，看看这时线性缓存给出什么提示。
 #
 # 计划的字节数来自公式。实测的字节数来自真实的张量，每换一个设置，两种缓存都会真的新建一次。
 
@@ -593,11 +610,11 @@ Table(["计划（B）", "torch.cuda.memory_allocated 增加（B）"], [(planned,
 # %% [markdown] key="versus" lang="en"
 # ## Linear or paged?
 #
-# The two are closer than they look. A linear cache is a paged cache whose blocks are as long as a row: each row has one block, and its row number is its block table.
-# %% [markdown] key="versus" lang="zh" src="686f2fd2"
+# The two are closer than they look. A linear cache is a paged cache whose blocks are as long as a row: each row has one block, and its row number is its block table. For 4 rows of 1,024 places the bytes are the same, too:
+# %% [markdown] key="versus" lang="zh" src="cb96983c"
 # ## 线性还是分页？
 #
-# 两者其实很接近。线性缓存也是一种分页缓存，只是块与行一样长，每行一个块，行号就是块表。
+# 两者其实很接近。线性缓存也是一种分页缓存，只是块与行一样长，每行一个块，行号就是块表。例如 4 行、每行 1,024 个位置时，两者的字节数完全相同：
 
 # %% key="one_block_rows"
 pages = PagedKVCache(spec, num_blocks=4, block_size=1024, device=device)
@@ -675,17 +692,19 @@ tiny.write(0, key, -key, slots)
 tiny.k[0, :, :, 0, 0]  # 第 0 层、第一个头、第一个元素：[块数, 块大小]
 
 # %% [markdown] key="nano_write_read" lang="en"
-# Five tokens, perhaps of two sequences, went to their slots in one assignment, and block 1 was not touched.
+# After `flatten`, three dimensions are left: [slots, kv_heads, head_dim]. A slot is an index of the first, so `slots` alone decides where a token goes.
+# Here five tokens, perhaps of two sequences, went to their slots in one assignment, and block 1 was not touched.
 # `write` counts nothing, because the block tables say which token is where ([lesson 09](09_pages_and_blocks.ipynb)).
 # (You write this function in exercise 06.5.)
 #
-# A table costs time when you read. The next cell compares two ways of getting at K and V of 16,000 tokens. Taking views of one long row copies nothing, however long the row is. `gather` follows the table and copies 1,000 blocks, 3.9 MiB, into one piece, and takes many times as long.
-# %% [markdown] key="nano_write_read" lang="zh" src="46babf3d"
-# 五个 token（可能来自两条序列）只用一次赋值就写进了各自的槽位，块 1 没有动过。
+# A table costs time when you read. The next cell compares two ways of getting K and V of 16,000 tokens. Taking views of one long row copies nothing, however long the row is. `gather` follows the table and copies 1,000 blocks, 3.9 MiB, into one piece, and takes many times as long.
+# %% [markdown] key="nano_write_read" lang="zh" src="2c8fbbc3"
+# `flatten` 之后还剩三维，即 [槽位, KV 头, 头维度]。槽位就是第一维的下标，所以 token 写到哪里，只由 `slots` 决定。
+# 这里五个 token（可能来自两条序列）只用一次赋值就写进了各自的槽位，块 1 没有动过。
 # `write` 并不计数，因为哪个 token 在哪里，都记在块表里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # （练习 06.5 就是写这个函数。）
 #
-# 使用块表，花时间的是读取。下面比较取得 16,000 个 token 的 K 和 V 的两种办法。取一个长行的视图不复制任何东西，行再长也一样快；`gather` 则要按块表把 1,000 个块、共 3.9 MiB 复制到一起，时间是前者的许多倍。
+# 用块表的代价主要在读取。下面用两种办法取出 16,000 个 token 的 K 和 V，比较所用的时间。取一个长行的视图不复制任何东西，行再长也一样快；`gather` 则要按块表把 1,000 个块、共 3.9 MiB 复制到一起，时间是前者的许多倍。
 
 # %% key="read_time" tags="timing" lang="en"
 from timeit import repeat
@@ -763,10 +782,10 @@ show(places(rows, "zh"))
 # ## Break it: one length for all
 #
 # The second mistake is to use one length for all rows.
-# It is easily written, `position = lengths.max()`, and with a batch of one it is right.
+# It is easy to write, for example as `position = lengths.max()`, and with a batch of one it is right.
 # Here are two rows of 12 and 5 tokens, and one step with this mistake.
 # (`counts` says how many of the tokens that `write` gets are each row's own. The rest is padding.)
-# %% [markdown] key="break_commit_read" lang="zh" src="e4bdfee5"
+# %% [markdown] key="break_commit_read" lang="zh" src="7168e52f"
 # 写入了 9 个 token，长度却成了 36。
 # 每一层都会去读 27 个自己从没写过的位置；只有第 0 层的 token 还在开头。
 # 没有任何报错，只是生成的文本变差，甚至成了乱码。
@@ -813,12 +832,12 @@ show(places(rows, "zh"))
 # After the commit the length of row 1 is 6. So attention reads place 5, which is empty, and never sees the token.
 # The longest row is always right, and so is every test with rows of equal length.
 #
-# ## Break it: what lies behind the length
+# ## Break it: what lies beyond the length
 #
-# Attention over a batch often reads all `max_seq` places and masks those behind the length, which gives them the weight 0.
+# Attention over a batch often reads all `max_seq` places and masks those beyond the length, which gives them the weight 0.
 # So it shouldn't matter what lies there.
 # The next cell puts a NaN in the last place of row 1, place 15, while the row's length is 6, and checks the result for NaN before and after.
-# %% [markdown] key="break_longest_read" lang="zh" src="98a946fb"
+# %% [markdown] key="break_longest_read" lang="zh" src="bdd2c690"
 # 第 1 行的新 token 应该写在位置 5，却写到了位置 12。
 # 提交之后，这一行的长度是 6。于是注意力会去读空着的位置 5，却永远读不到那个 token。
 # 最长的那一行总是对的；各行等长的测试也都能通过。
@@ -831,12 +850,13 @@ show(places(rows, "zh"))
 
 # %% key="break_nan" lang="en"
 query = torch.ones(2, 2, 1, 16, device=device)  # [batch, heads, 1 token, head_dim]
-behind = torch.arange(16, device=device) >= right.lengths[:, None]  # [batch, max_seq]
+beyond = torch.arange(16, device=device) >= right.lengths[:, None]  # [batch, max_seq]
 
 
 def attend(k, v):
-    scores = (query @ k.transpose(2, 3)).masked_fill(behind[:, None, None], float("-inf"))
-    return scores.softmax(-1) @ v  # weights behind the length are 0
+    scores = query @ k.transpose(2, 3)  # k as [batch, heads, head_dim, max_seq]: [batch, heads, 1, max_seq]
+    scores = scores.masked_fill(beyond[:, None, None], float("-inf"))  # mask [batch, 1, 1, max_seq]
+    return scores.softmax(-1) @ v  # weights beyond the length are 0
 
 
 k, v = right.layer(0)
@@ -846,11 +866,12 @@ before, bool(attend(k, v).isnan().any())
 
 # %% key="break_nan" lang="zh"
 query = torch.ones(2, 2, 1, 16, device=device)  # [batch, 头, 1 个 token, 头维度]
-behind = torch.arange(16, device=device) >= right.lengths[:, None]  # [batch, max_seq]
+beyond = torch.arange(16, device=device) >= right.lengths[:, None]  # [batch, max_seq]
 
 
 def attend(k, v):
-    scores = (query @ k.transpose(2, 3)).masked_fill(behind[:, None, None], float("-inf"))
+    scores = query @ k.transpose(2, 3)  # k 转成 [batch, 头, 头维度, max_seq]，结果为 [batch, 头, 1, max_seq]
+    scores = scores.masked_fill(beyond[:, None, None], float("-inf"))  # 掩码 [batch, 1, 1, max_seq]
     return scores.softmax(-1) @ v  # 长度之后的权重都是 0
 
 
@@ -872,10 +893,21 @@ before, bool(attend(k, v).isnan().any())
 #
 # 最后一种情况不算错误。行满了，再来的 token 在写入之前就被拒绝。
 
-# %% key="full"
+# %% key="full" lang="en"
 from minikv.cache import RowFullError
 
-three = prompts[:, :, :3]
+three = prompts[:, :, :3]  # [batch, kv_heads, 3 tokens, head_dim]
+right.write(0, three, three, counts=[3, 0])
+right.commit([3, 0])
+try:
+    right.write(0, one, one)
+except RowFullError as error:
+    print(t(error))
+
+# %% key="full" lang="zh"
+from minikv.cache import RowFullError
+
+three = prompts[:, :, :3]  # [batch, KV 头, 3 个 token, 头维度]
 right.write(0, three, three, counts=[3, 0])
 right.commit([3, 0])
 try:
@@ -888,14 +920,14 @@ except RowFullError as error:
 #
 # A linear cache is one tensor of `2 · L · B · H · S · D · b` bytes, made once: 524,288 B for our 4 layers and 2 rows of 256 places. One sum of six terms finds any of its elements.
 # K and V lie apart because attention sums them in different ways. The order is a matter of strides: from token to token it is 16, 32 or 64 elements in the three layouts.
-# `write` puts K and V behind each row's length, and `commit` counts them once a step. A commit in the loop over 4 layers turns 9 tokens into 36.
+# `write` puts K and V after the tokens of each row, and `commit` counts them once a step. A commit in the loop over 4 layers turns 9 tokens into 36.
 # Four rows of 150, 40, 700 and 12 tokens leave 78 % of a cache with `max_seq` 1,024 empty, while blocks of 16 tokens waste under 3 %.
-# Every row has a length of its own, and 0 times NaN is NaN, so the places behind the length have to hold ordinary numbers.
+# Every row has a length of its own, and 0 times NaN is NaN, so the places beyond the length have to hold ordinary numbers.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="62490cd0"
+# %% [markdown] key="self" lang="zh" src="bf53171f"
 # ## 本课小结
 #
 # 线性缓存是一个 `2 · L · B · H · S · D · b` 字节的张量，只建一次。本课的 4 层、2 行、每行 256 个位置，共 524,288 字节；其中任何一个元素，用一次六项求和就能找到。
@@ -958,11 +990,11 @@ explain("window_in_linear")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - In August 2023 a user of ExLlama asked whether the cache can be shorter than `max_seq_len`, because long room for a short text is "wasted for zero value" ([exllama #259](https://github.com/turboderp/exllama/issues/259)). *What the empty room costs* has the arithmetic.
+# - In August 2023 a user of ExLlama asked whether the cache can be shorter than `max_seq_len`, because the room that a short text doesn't use is "wasted for zero value" ([exllama #259](https://github.com/turboderp/exllama/issues/259)). *What the empty room costs* has the arithmetic.
 # - [pplx-garden #20](https://github.com/perplexityai/pplx-garden/issues/20) found that each session reserves `[num_key_value_heads, max_seq, head_dim]` for K and V in every attention layer, "even if the conversation only contains a few hundred tokens". Its 20,480 bytes a token are those of this lesson's first table.
 # - In [vLLM #2006](https://github.com/vllm-project/vllm/issues/2006) a reader of the source asked whether the paged cache is really allocated "all at once". It is: see *Linear or paged?*, last line.
-# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found `offset.max()` in a batched cache. Thirty questions of GSM8K that scored 96.7 % one at a time had scored 53.3 % in batches of 4: *One length for all*.
-# %% [markdown] key="wild" lang="zh" src="edc5b8b7"
+# - [oMLX PR #2201](https://github.com/jundot/omlx/pull/2201) found `offset.max()` in a batched cache. Thirty questions of GSM8K scored 96.7 % one at a time and 53.3 % in batches of 4: *One length for all*.
+# %% [markdown] key="wild" lang="zh" src="8160d1a2"
 # ## 实战现场
 #
 # - 2023 年 8 月，ExLlama 的一位用户问缓存能不能比 `max_seq_len` 短，因为文本很短时，长长的位置白白浪费（“wasted for zero value”，[exllama #259](https://github.com/turboderp/exllama/issues/259)）。怎么算，见“空着的位置要花多少”。

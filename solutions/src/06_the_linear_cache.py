@@ -66,13 +66,13 @@ check("06.2", wasted_bytes)
 #
 # Write the class.
 #
-# - `write(layer, k, v)`: `k` and `v` are `[batch, kv_heads, T, head_dim]`. Put the tokens of each row behind those that the row has counted. The lengths stay.
+# - `write(layer, k, v)`: `k` and `v` are `[batch, kv_heads, T, head_dim]`. Put the tokens of each row after those that are counted already. The lengths don't change.
 # - `commit(increments)`: one number for each row, at most T. The last T - increments[row] tokens of a row were padding, and its next step may write over them.
 # - `read(layer, row)`: K and V of the counted tokens, `[kv_heads, length, head_dim]` each.
 #
 # The check writes every layer and commits once, for several steps. Then it reads everything. There is always room.
 # (A counterexample shows what each `read(layer, row)` returned. Every K holds its own place, 10,000 x (layer + 1) + 1,000 x head + 100 x row + position, and V is its negative. Padding is 999,999, and 0 is a place that was never written.)
-# %% [markdown] key="cache_task" lang="zh" src="060fcd4f"
+# %% [markdown] key="cache_task" lang="zh" src="2ca1e301"
 # ## 06.3 自己写一个线性缓存
 #
 # 请写出这个类。
@@ -184,10 +184,22 @@ check("06.4", steps_left)
 #
 # 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
-# %% key="write_stub"
+# %% key="write_stub" lang="en"
 def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
     ### BEGIN SOLUTION
     # Views [num_blocks * block_size, kv_heads, dim]: a row for each slot.
+    k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+    k[slots] = key.to(k.dtype)
+    v[slots] = value.to(v.dtype)
+    ### END SOLUTION
+
+
+check("06.5", write)
+
+# %% key="write_stub" lang="zh"
+def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+    ### BEGIN SOLUTION
+    # 视图 [num_blocks * block_size, kv_heads, dim]：一个槽位一行。
     k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
     k[slots] = key.to(k.dtype)
     v[slots] = value.to(v.dtype)
