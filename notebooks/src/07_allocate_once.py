@@ -22,8 +22,8 @@
 # **What happens between a tensor and the GPU, what does it cost for each token, and why does an engine allocate once?**
 #
 # We need no GPU to find out: minikv has a model of PyTorch's CUDA caching allocator that follows the rules of its source to the byte.
-# Here are five calls, with sizes from a real snapshot:
-# %% [markdown] key="question" lang="zh" src="8119ce42"
+# Here are four calls to that model, with sizes from a real snapshot:
+# %% [markdown] key="question" lang="zh" src="ae880fb9"
 # ## 问题
 #
 # 你释放了一个大张量，又调用了 `empty_cache()`。可是 `nvidia-smi` 显示显存仍然全部占用，下一个大张量也放不下。
@@ -32,7 +32,7 @@
 # **张量和 GPU 之间发生了什么？每个 token 要为此付出多少？推理引擎为什么只分配一次？**
 #
 # 回答这些问题不需要 GPU，因为 minikv 里有一个 PyTorch CUDA 缓存分配器（caching allocator）的模型，规则取自它的源码，大小精确到字节。
-# 下面五次调用就是这样一个例子，大小取自一份真实的快照：
+# 下面对这个模型调用四次，就能重现上述现象，大小取自一份真实的快照：
 
 # %% key="answer" lang="en"
 from minikv.course.diagrams import segments
@@ -150,11 +150,11 @@ show(bars([f"生成 {steps:,} 个 token" for steps in counts], parts, x="GiB（�
 # %% [markdown] key="copied_read" lang="en"
 # The third bar is what attention itself has to read: in every step, all the tokens.
 # So decoding is quadratic already, with or without joining. Joining makes the cache's traffic three times as large, because the cache is read and written once to grow, and read once more to be used.
-# (Each step also reads the weights, once for the whole batch. You notice the extra traffic where the cache is not small beside the weights: with long sequences and large batches.)
+# (Each step also reads the weights, once for the whole batch. You notice the extra traffic where the cache is not small compared with the weights: with long sequences and large batches.)
 #
 # How long does it take on this machine?
 # We take one layer's K of one sequence in bf16 and add one token; on a CPU we use one core. Each time is the best of 30:
-# %% [markdown] key="copied_read" lang="zh" src="0c4f99f1"
+# %% [markdown] key="copied_read" lang="zh" src="b2ecc6f2"
 # 每组的第三条是注意力本来就要读的，因为每一步都要读全部 token。
 # 所以解码的平方级增长本来就有，与拼接无关。拼接的影响是让缓存的访存量变成三倍，因为为了变长要读一遍、写一遍，为了使用还要再读一遍。
 # （每一步还要读一遍权重，整个 batch 共用这一遍。因此，缓存与权重相比不算小的时候，也就是序列长、batch 大的时候，多出的访存才明显。）
@@ -205,13 +205,13 @@ def new_k(tokens):  # [batch, KV heads, tokens, head_dim]
     return torch.zeros(1, 8, tokens, 128, dtype=torch.bfloat16, device=device)
 
 
-names = ("torch.cat", "torch.cat into memory that is there", "one slot")
+names = ("torch.cat", "torch.cat into existing memory", "one slot")
 found = {name: {} for name in names}
 for length in (256, 1024, 4096, 16_384, 32_768):
     old, room, one = new_k(length - 1), new_k(length), new_k(1)
-    found[names[0]][length] = best_us(lambda: torch.cat([old, one], dim=2))
+    found[names[0]][length] = best_us(lambda: torch.cat([old, one], dim=2))  # [1, 8, length, 128], in new memory
     found[names[1]][length] = best_us(lambda: torch.cat([old, one], dim=2, out=room))
-    found[names[2]][length] = best_us(lambda: room[:, :, length - 1 : length].copy_(one))
+    found[names[2]][length] = best_us(lambda: room[:, :, length - 1 : length].copy_(one))  # [1, 8, 1, 128]: the last slot
 show(lines(found, x="tokens in the cache", y="us", log="xy"))
 
 # %% key="time_drawn" tags="timing" lang="zh"
@@ -223,28 +223,29 @@ names = ("torch.cat 拼接", "拼接到现成的内存", "写一个槽位")
 found = {name: {} for name in names}
 for length in (256, 1024, 4096, 16_384, 32_768):
     old, room, one = new_k(length - 1), new_k(length), new_k(1)
-    found[names[0]][length] = best_us(lambda: torch.cat([old, one], dim=2))
+    found[names[0]][length] = best_us(lambda: torch.cat([old, one], dim=2))  # [1, 8, length, 128]，在新内存里
     found[names[1]][length] = best_us(lambda: torch.cat([old, one], dim=2, out=room))
-    found[names[2]][length] = best_us(lambda: room[:, :, length - 1 : length].copy_(one))
+    found[names[2]][length] = best_us(lambda: room[:, :, length - 1 : length].copy_(one))  # [1, 8, 1, 128]：最后一个槽位
 show(lines(found, x="缓存里的 token 数", y="us", log="xy"))
 
 # %% [markdown] key="peak_words" lang="en"
 # Writing a slot takes the same time however long the cache is.
-# The second line joins into memory that is there already (`out=`): the same copy, but no new memory.
+# The second line joins into existing memory (`out=`): the same copy, but no new memory.
 # So the distance between the first two lines is the price of malloc and of the new memory.
-# On a CPU that price can be far above the copy's; the section "Empty or zeros" shows why. On a GPU an allocator keeps it small, and that allocator is our subject from here on.
+# On a CPU that price can be far above the price of the copy. The section "Empty or zeros" shows why. On a GPU an allocator keeps it small, and that allocator is our subject from here on.
 #
-# Joining also needs room, because the old and the new tensor both live while it copies.
+# Joining also needs room, because the old and the new tensor exist at the same time while it copies.
 # In the last step below these are 1,039 and 1,040 tokens of K, $8 \cdot 128 \cdot 2 = 2{,}048$ B each, and the new token itself: $(1{,}039 + 1{,}040 + 1) \cdot 2{,}048 = 4{,}259{,}840$ B.
+# With slots there is only the cache and one new token of 2,048 B.
 # `measure_peak` counts what was alive at once while a function ran:
-# %% [markdown] key="peak_words" lang="zh" src="1e1ddc29"
+# %% [markdown] key="peak_words" lang="zh" src="6ee97339"
 # 写一个槽位的时间与缓存长短无关。
 # 第二条线是拼接到现成的内存里（`out=`），复制的内容相同，只是不必另要内存。
 # 所以前两条线之间的距离，就是 malloc 和新内存的代价。
 # 在 CPU 上，这个代价可能比复制大得多，原因见后面的“empty 还是 zeros”一节。在 GPU 上，有一个分配器专门让它变小，本课接下来讲的就是它。
 #
 # 拼接还需要空间，因为复制期间旧张量和新张量同时存在。
-# 在下面的最后一步，旧的有 1,039 个 token，新的有 1,040 个，再加上新 token 自己；每个 token 的 K 占 $8 \cdot 128 \cdot 2 = 2{,}048$ B，合计 $(1{,}039 + 1{,}040 + 1) \cdot 2{,}048 = 4{,}259{,}840$ B。
+# 在下面的最后一步，旧的有 1,039 个 token，新的有 1,040 个，再加上新 token 自己；每个 token 的 K 占 $8 \cdot 128 \cdot 2 = 2{,}048$ B，合计 $(1{,}039 + 1{,}040 + 1) \cdot 2{,}048 = 4{,}259{,}840$ B。写槽位时，缓存之外只多出一个新 token 的 2,048 B。
 # `measure_peak` 统计一个函数运行期间，同时存活的显存最多有多少：
 
 # %% key="peak" tags="hardware" lang="en"
@@ -321,7 +322,7 @@ show(lines({"一次读取": ladder}, x="走过的范围（KiB）", y="ns", log="
 # 这条曲线叫**延迟阶梯（latency ladder）**。最低一级是一级缓存，只要几纳秒；最高一级是内存，一百到几百纳秒。GPU 也有这样的阶梯，只是每一级都更高。
 # 一毫秒是 1,000,000 ns。按每次读取 200 ns 算，它相当于 1,000,000 / 200 = 5,000 次内存读取，一次接一次。
 #
-# 那么向 GPU 驱动请求一次显存要多久？有 GPU 时，下一个单元格会实测，先在 `empty_cache()` 之后申请 256 MiB，torch 必须调用 `cudaMalloc`；释放后再申请同样的 256 MiB，这时块还在 torch 手里。
+# 那么向 GPU 驱动请求一次显存要多久？有 GPU 时，下一个单元格会实测两种情况。一种是在 `empty_cache()` 之后申请 256 MiB，torch 必须调用 `cudaMalloc`；另一种是释放后再申请同样的 256 MiB，这时块还在 torch 手里。
 
 # %% key="cuda_malloc" tags="hardware" lang="en"
 took = {"from the driver (cudaMalloc)": [], "from torch's own cache": []}
@@ -348,11 +349,11 @@ Table(["GPU 上的 256 MiB", "us"], [(name, min(times) if times else "这里没�
 # %% [markdown] key="malloc" lang="en"
 # ## Is it the malloc?
 #
-# A common argument for allocating once goes like this: every token calls `cudaMalloc`, which takes 1 ms beside 30 ms of computing. With one allocation at the start, say of 10 ms, all other calls disappear. Its arithmetic is right:
-# %% [markdown] key="malloc" lang="zh" src="b8371355"
+# A common argument for allocating once goes like this: every token calls `cudaMalloc`, which takes 1 ms, and computing it takes 30 ms. With one allocation at the start, say of 10 ms, all other calls disappear. Its arithmetic is right:
+# %% [markdown] key="malloc" lang="zh" src="17097f27"
 # ## 是 malloc 的错吗？
 #
-# 主张只分配一次的人常这样算，每个 token 都要调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms；启动时一次分配好，哪怕要 10 ms，此后的调用就都没有了。算术没有错：
+# 主张只分配一次的文章常这样算账。每个 token 都要调用一次 `cudaMalloc`，每次 1 ms，而计算要 30 ms；启动时一次分配好，哪怕要 10 ms，此后的调用就都没有了。算术没有错：
 
 # %% key="malloc_share" lang="en"
 rows = [("a malloc a token", f"{1 / (1 + 30):.1%}"), ("all at the start, 10 ms", f"{10 / (10 + 100 * 30):.1%}")]
@@ -364,13 +365,13 @@ Table(["malloc 1 ms、计算 30 ms、100 个 token", "浪费"], rows, right=["�
 
 # %% [markdown] key="malloc_read" lang="en"
 # Its premise is wrong, because PyTorch does not call `cudaMalloc` for every tensor.
-# It takes *segments* from the driver, cuts *blocks* out of them, and keeps what is freed for the next request.
+# It gets *segments* from the driver, cuts *blocks* out of them, and keeps each freed block for the next request.
 # This part of PyTorch is the **caching allocator**.
 #
 # Let's count. In minikv's model of it a cache grows by 512 tokens with `torch.cat`, K and V of all 32 layers, on a device of unlimited memory.
 # These are 64 tensors, and each is requested once for the prompt and once for every token: $64 \cdot 513 = 32{,}832$ requests.
 # (This is the cache alone; a real forward allocates and frees much more in between.)
-# %% [markdown] key="malloc_read" lang="zh" src="fbf63dca"
+# %% [markdown] key="malloc_read" lang="zh" src="d6a9263d"
 # 但前提不成立，因为 PyTorch 不会为每个张量调用 `cudaMalloc`。
 # 它向 GPU 驱动（driver）成段地要显存，再从段里切出**分配器块**；释放的块自己留着，供下次请求使用。
 # PyTorch 的这一部分就是**缓存分配器（caching allocator）**。
@@ -478,11 +479,11 @@ show(lines(taken, x="缓存里的 token 数，batch 为 32", y="GiB", steps=True
 # A request gets the smallest free block of its own pool and its own stream that is large enough (best fit). Of equal ones it gets the one with the lowest address.
 # (A *stream* is a queue of GPU work. A program that makes none has one.)
 #
-# **Splitting.** What is left of the block becomes a block of its own: in the small pool if it is at least 512 B, in the large pool if it is more than 1 MiB. A smaller rest stays with the block, unused.
+# **Splitting.** What is left of the block becomes a block of its own: in the small pool if it is at least 512 B, in the large pool if it is more than 1 MiB. A smaller remainder stays with the block, unused.
 # When a block is freed, it merges with free neighbours, but only inside its segment.
 #
 # Two consequences to keep in mind: **blocks never move, and segments never merge.**
-# %% [markdown] key="rules" lang="zh" src="09ac47af"
+# %% [markdown] key="rules" lang="zh" src="15fbd964"
 # ## 三条规则
 #
 # **取整。** $s$ 字节的请求取整为 $r$ 字节；如果没有合适的空闲块，分配器就向驱动要一个 $S$ 字节的段：
@@ -530,8 +531,8 @@ for size in (1, 512, 513, MIB, MIB + 1, 10 * MIB - 600, 10 * MIB - 500, 21 * MIB
 Table(["请求（B）", "取整（B）", "段（B）", "剩余（B）"], rows)
 
 # %% [markdown] key="rounding_read" lang="en"
-# What a segment has left over serves later requests.
-# Only the last row wastes it, because in the large pool a rest of exactly 1 MiB is not more than 1 MiB.
+# What is left of a segment serves later requests.
+# Only the last row wastes it, because in the large pool a remainder of exactly 1 MiB is not more than 1 MiB.
 # (`off` says that the setting `roundup_power2_divisions` is not in use.)
 #
 # ## See it: tokens that grow
@@ -541,7 +542,7 @@ Table(["请求（B）", "取整（B）", "段（B）", "剩余（B）"], rows)
 # Go through the steps with Back and Forward.
 # Each new K is larger than every block that was freed, so the rules leave one way: another segment.
 # (The other setting, `expandable_segments`, has a section of its own further down.)
-# %% [markdown] key="rounding_read" lang="zh" src="fc66dd03"
+# %% [markdown] key="rounding_read" lang="zh" src="9f51e203"
 # 段里剩下的部分，会用来满足之后的请求。
 # 只有最后一行是白白剩下的，因为在大块内存池里，恰好 1 MiB 不算超过 1 MiB。
 # （`off` 表示没有使用 `roundup_power2_divisions` 这项设置。）
@@ -580,13 +581,15 @@ show(widget, text=widget.summary)
 
 # %% [markdown] key="story_cat_read" lang="en"
 # Every freed block is too small for the next K, and no two of them can merge, because each is a segment of its own.
-# In that run all 64 tensors climb this stair every 32 tokens: 16 times in 512 tokens. Old and new live side by side, so each stair takes 65 segments, one for each tensor and one that goes round between them. With the 64 of the prompt there are $64 + 16 \cdot 65 = 1{,}104$ requests to the driver.
+# In that run all 64 tensors go up one step of this staircase every 32 tokens, so 16 steps in 512 tokens.
+# Old and new exist at the same time, so each step takes 65 segments: one for each tensor, and a spare one that passes from tensor to tensor.
+# With the 64 of the prompt there are $64 + 16 \cdot 65 = 1{,}104$ requests to the driver.
 #
 # The staircase goes on until the device is full. Then the allocator waits for the GPU, gives back all it has cached, and begins again (`num_alloc_retries` counts how often).
 # Here `empty_cache()` helps, because each freed block is a whole segment.
-# %% [markdown] key="story_cat_read" lang="zh" src="96708be0"
+# %% [markdown] key="story_cat_read" lang="zh" src="75536cd9"
 # 释放的每个块都放不下下一个 K，彼此又不能合并，因为各自就是一整个段。
-# 在那一次里，64 个张量每 32 个 token 一齐上一级台阶，512 个 token 共 16 次。又因为新旧并存，还要多一个段在它们之间轮换，所以每级台阶要 65 个段；加上提示词的 64 个，向驱动请求的次数是 $64 + 16 \cdot 65 = 1{,}104$。
+# 在那次运行里，64 个张量每 32 个 token 一齐上一级台阶，512 个 token 共 16 级。又因为新旧并存，还要多一个备用的段在它们之间轮换，所以每级台阶要 65 个段；加上提示词的 64 个，向驱动请求的次数是 $64 + 16 \cdot 65 = 1{,}104$。
 #
 # 就这样一级一级涨上去，直到设备满了。这时分配器等 GPU 完成计算，把缓存着的全部归还，再从头来过（次数记在 `num_alloc_retries` 里）。
 # 这种情况下 `empty_cache()` 管用，因为释放的每个块都是一整个段。
@@ -596,13 +599,13 @@ show(widget, text=widget.summary)
 #
 # The second story needs no loop.
 # Llama-3.1-8B runs on an RTX 4090, of which torch sees 23.64 GiB, with [lesson 06](06_the_linear_cache.ipynb)'s cache: one tensor, batch 48, room for 1,024 tokens.
-# A second cache of this size does not fit beside the first, so the next batch waits until this one is done.
+# A second cache of this size does not fit next to the first, so the next batch waits until this one is done.
 # Then the script
 #
 # 1. **frees** the cache;
 # 2. **keeps** something small, the fp32 logits of the last step, to score them later;
 # 3. **empties** torch's cache with `empty_cache()`, and starts the next batch.
-# %% [markdown] key="big" lang="zh" src="ce0c01ec"
+# %% [markdown] key="big" lang="zh" src="7a5de2b6"
 # ## 看一看：释放、留下、清空
 #
 # 第二个故事不需要循环。
@@ -652,7 +655,7 @@ show(widget, text=widget.summary)
 # 所以下一批虽然并不比第一批大，却显存不足。
 #
 # 脚本本来可以怎么做？可以先留下 logits，**再**释放缓存。
-# 下面把两种次序并排画出来，每一条都是一次调用之后的整块卡（free、keep、empty 依次指释放缓存、留下 logits、清空）：
+# 下面把两种次序并排画出来，每一条都是一次调用之后整张卡的显存（free、keep、empty 依次指释放缓存、留下 logits、清空）：
 
 # %% key="orders_drawn" lang="en"
 from minikv.course.diagrams import segment_moments
@@ -709,21 +712,23 @@ Table(["次序", "留下什么", "MiB", "收不回（MiB）", "下一批", "设�
 
 # %% [markdown] key="variants_read" lang="en"
 # - Row 2: kept *before* the cache is freed, the logits get a segment of their own.
-# - Row 3: so they do if `empty_cache()` comes before them, because then the cache's segment has gone already. The order decides, not the amount.
-# - Row 4: the last hidden states of the same step are below 1 MiB. They live in the small pool, and a small block can never pin a large segment. It holds back only the rest of its own 2 MiB.
+# - Row 3: so they do if `empty_cache()` comes before them, because the cache's segment has already gone back by then. The order decides, not the amount.
+# - Row 4: the last hidden states of the same step are below 1 MiB. They live in the small pool, and a small block can never pin a large segment. It holds back only the remainder of its own 2 MiB.
 # - Row 5: blocks of 512 MiB or more are never cut for a small request.
-# - The 1.5 MiB of the rows 2 and 3 have nothing to do with the cache: the weights' segment is a multiple of 2 MiB, and this is its rest. (In row 5 the weights' block is not cut either, so the rest stays inside it.)
-# - Row 6: with expandable segments, which come next, the rest of the memory goes back.
+# - Row 6: with expandable segments, which come next, all memory without a live block goes back.
+#
+# (The 1.5 MiB of rows 2 and 3 have nothing to do with the cache: the weights' segment is a multiple of 2 MiB, and this is its remainder. In row 5 the weights' block is not cut either, so the remainder stays inside it.)
 #
 # Serving engines do something simpler: they allocate the cache once and *never* free it.
 # A block that is not freed is not cut.
-# %% [markdown] key="variants_read" lang="zh" src="5d196b66"
+# %% [markdown] key="variants_read" lang="zh" src="6e749621"
 # - 第 2 行：在缓存释放**之前**留下 logits，它就有自己的段。
 # - 第 3 行：先调用 `empty_cache()` 再留下 logits，结果也一样，因为那时缓存的段已经还回去了。起决定作用的是次序，不是大小。
 # - 第 4 行：同一步最后的隐藏状态不到 1 MiB，放在小块内存池里；小块永远拖不住大块内存池的段，它留住的只是自己那个 2 MiB 段的剩余部分。
 # - 第 5 行：512 MiB 及以上的块不会为小请求切开。
-# - 第 2、3 行的 1.5 MiB 与缓存无关：权重的段取 2 MiB 的整数倍，这是段末剩下的。（第 5 行里权重的块也不切开，剩余部分留在块内，所以是 0。）
-# - 第 6 行：可扩展段能把其余的显存还回去，下面就讲。
+# - 第 6 行：可扩展段能把没有存活块的显存都还回去，下面就讲。
+#
+# （第 2、3 行的 1.5 MiB 与缓存无关，它来自权重的段。段取 2 MiB 的整数倍，所以末尾剩下一点。第 5 行里权重的块也不切开，剩余部分留在块内，所以是 0。）
 #
 # 推理引擎的做法更简单，缓存只分配一次，**从不**释放。
 # 不释放的块，就不会被切开。
@@ -770,7 +775,7 @@ Table(["设置", *head, "下一批"], rows, right=head)
 #
 # | call | allocated | reserved | peak of allocated |
 # |---|---|---|---|
-# | the last reference to a tensor goes | falls | stays | stays |
+# | the last reference to a tensor is gone | falls | stays | stays |
 # | `gc.collect()` | falls if a cycle held a tensor | stays | stays |
 # | `torch.cuda.empty_cache()` | stays | falls by the segments (expandable: the pages) with no live block | stays |
 # | `torch.cuda.reset_peak_memory_stats()` | stays | stays | becomes the current value |
@@ -781,7 +786,7 @@ Table(["设置", *head, "下一批"], rows, right=head)
 # The call waits for the GPU, and the next request has to go to the driver again, so don't call it in a decoding loop.
 #
 # Two things are easily misread. If every cached segment has one live block in it, 5 GB of cached blocks are still 5 GB after `empty_cache()`. And the peak is not that of the whole run, but the largest value since the last reset.
-# %% [markdown] key="empty" lang="zh" src="4d7961cd"
+# %% [markdown] key="empty" lang="zh" src="f4f94c93"
 # ## 每个调用做了什么
 #
 # | 调用 | 已分配 | 已保留 | 已分配的峰值 |
@@ -846,9 +851,9 @@ Table(head, rows, right=head[1:])
 # One question is left: does an allocation take memory at all?
 #
 # On a GPU it does. When `cudaMalloc` returns, the bytes are yours, written or not.
-# On a CPU the system only promises addresses, if the tensor is large. A page of memory (usually 4 KiB) comes with the first *touch*, and is cleared then.
+# On a CPU the system only promises addresses for a large tensor. It gives a page of memory (usually 4 KiB) when the page is first written, and clears it then. This is called the first *touch*.
 # `MemoryStats` shows both. On a CPU `reserved` is the address space of the process, and `allocated` is the part of it that is resident.
-# %% [markdown] key="zeros" lang="zh" src="fc8dc42b"
+# %% [markdown] key="zeros" lang="zh" src="527feb10"
 # ## empty 还是 zeros
 #
 # 还有一个问题：分配之后，内存真的占上了吗？
@@ -907,8 +912,8 @@ Table(head, touched, right=head[1:])
 # ## Read a real one
 #
 # `torch.cuda.memory._dump_snapshot(file)` writes every segment with its blocks, and `from_snapshot` reads the file without running anything that is in it.
-# Here is the segment of the first picture as its owner printed it in a bug report, before the small tensor moved in:
-# %% [markdown] key="snapshot" lang="zh" src="a4bd0a02"
+# Here is the segment of the first picture as a user printed it in a bug report, before the small tensor moved in:
+# %% [markdown] key="snapshot" lang="zh" src="3ef4f810"
 # ## 读一份真实的快照
 #
 # `torch.cuda.memory._dump_snapshot(文件)` 会写出每个段和其中的块；`from_snapshot` 读这个文件，但不执行里面的任何东西。
@@ -947,8 +952,8 @@ Table(["已保留（B）", "已分配（B）", "切开后空闲（B）", "按我
 # %% [markdown] key="snapshot_read" lang="en"
 # The segment has one block with nothing in it. At this moment `empty_cache()` would have returned it, and a request of the same size would have fitted.
 #
-# On a GPU the next cell does the second story in small. It frees 256 MiB, keeps 24 MiB, and reads its own snapshot: how much is stuck, and which line of code asked for the live blocks.
-# %% [markdown] key="snapshot_read" lang="zh" src="f141db7f"
+# On a GPU the next cell repeats the second story on a small scale. It frees 256 MiB, keeps 24 MiB, and reads its own snapshot: how much is stuck, and which line of code asked for the live blocks.
+# %% [markdown] key="snapshot_read" lang="zh" src="16853172"
 # 段里只有一个块，块里什么都没有。此刻 `empty_cache()` 能把它还回去，同样大小的请求也放得下。
 #
 # 有 GPU 时，下一个单元格会把第二个故事缩小重演一遍：先释放 256 MiB，再留下 24 MiB，然后读自己的快照，看看有多少还不回去，存活的块又是哪一行代码申请的。
@@ -989,14 +994,18 @@ Table(["由哪一行申请", "字节", "块数"], [(where.rpartition("/")[2], si
 # The out-of-memory message recommends settings, and forums recommend numbers.
 # Two are often copied: `max_split_size_mb` as small as it goes (20; older versions of torch want more than 20), and `garbage_collection_threshold:0.8`, which promises to give cached memory back before the card is full.
 #
-# Below, both stories run again on the same card: the cache that grows by `torch.cat` at batch 8 and at batch 32, and the three calls. Before you run it: which setting helps one story and hurts the other? Which one does nothing?
-# %% [markdown] key="break" lang="zh" src="0c937fa6"
+# Below, both stories run again on the same card: the cache that grows by `torch.cat` at batch 8 and at batch 32, and the three calls "free, keep, empty".
+# In the table, `-` stands for the default settings, `gc` for `garbage_collection_threshold`, and `limit` for a process that may use 95 % of the card.
+# Before you run it: which setting helps one story and hurts the other? Which one does nothing?
+# %% [markdown] key="break" lang="zh" src="6f8956b6"
 # ## 弄坏它：论坛上抄来的设置
 #
 # 显存不足的报错会建议一些设置，论坛上则流传着具体的数字。
 # 常被照抄的有两个：把 `max_split_size_mb` 设到最小（20；旧版 torch 要求大于 20），以及 `garbage_collection_threshold:0.8`，它号称能在显卡占满之前归还缓存着的显存。
 #
-# 下面让两个故事在同一块卡上再来一遍：一个是用 `torch.cat` 变大的缓存，batch 分别为 8 和 32；另一个是那三次调用。运行之前先想：哪个设置帮了一个故事、害了另一个？哪个根本不起作用？
+# 下面让两个故事在同一块卡上再来一遍：一个是用 `torch.cat` 变大的缓存，batch 分别为 8 和 32；另一个是“释放、留下、清空”那三次调用。
+# 表中的 `-` 是默认设置，`gc` 是 `garbage_collection_threshold` 的缩写，`limit` 表示还限制这个进程最多使用整张卡的 95%。
+# 运行之前先想：哪个设置帮了一个故事、害了另一个？哪个根本不起作用？
 
 # %% key="break_settings" lang="en"
 rows, limit, gc = [], int(0.95 * card), {"garbage_collection_threshold": 0.8}
@@ -1012,7 +1021,7 @@ for name, (given, memory_limit) in tried.items():
         cells += [f"{stats['reserved_bytes.all.peak'] / 2**30:.2f}", stats["num_device_alloc"]]
     end = next_batch(story, fresh())
     rows.append((name, *cells, f"{end.stuck / MIB:,.0f}", "fits" if end.fits else "out of memory"))
-head = ["batch 8 reserved (GiB)", "driver calls, 8", "batch 32 reserved (GiB)", "driver calls, 32", "three calls: stuck (MiB)"]
+head = ["batch 8: reserved (GiB)", "driver calls", "batch 32: reserved (GiB)", "driver calls", "three calls: stuck (MiB)"]
 Table(["setting", *head, "next batch"], rows, right=head)
 
 # %% key="break_settings" lang="zh"
@@ -1029,7 +1038,7 @@ for name, (given, memory_limit) in tried.items():
         cells += [f"{stats['reserved_bytes.all.peak'] / 2**30:.2f}", stats["num_device_alloc"]]
     end = next_batch(story, fresh())
     rows.append((name, *cells, f"{end.stuck / MIB:,.0f}", "放得下" if end.fits else "显存不足"))
-head = ["batch 8 保留（GiB）", "驱动调用，8", "batch 32 保留（GiB）", "驱动调用，32", "三次调用：收不回（MiB）"]
+head = ["batch 8：保留（GiB）", "驱动调用次数", "batch 32：保留（GiB）", "驱动调用次数", "三次调用：收不回（MiB）"]
 Table(["设置", *head, "下一批"], rows, right=head)
 
 # %% [markdown] key="break_read" lang="en"
@@ -1108,9 +1117,9 @@ explain("empty_cache_or_not")
 # | symptom | the command that decides |
 # |---|---|
 # | nvidia-smi shows far more than my tensors take | `torch.cuda.memory_reserved() - torch.cuda.memory_allocated()`: that much is cached. What nvidia-smi shows above `memory_reserved()` is the CUDA context, libraries that allocate for themselves, and other processes |
-# | `empty_cache()` brings nothing back | `torch.cuda.memory_stats()["inactive_split_bytes.all.current"]`: so many free bytes share a segment with a live block (not counted with expandable segments). `from_snapshot(file).holders()` says which lines asked for the live ones |
+# | `empty_cache()` brings nothing back | `torch.cuda.memory_stats()["inactive_split_bytes.all.current"]`: that many free bytes share a segment with a live block (not counted with expandable segments). `from_snapshot(file).holders()` says which lines asked for the live ones |
 # | reserved climbs while decoding, allocated hardly does | `torch.cuda.memory_stats()["num_device_alloc"]` before and after a hundred steps: if it goes up, requests outgrow what is cached, so look for a `torch.cat` per token. `num_alloc_retries` above 0 says that the card was full once and everything cached was given back in the middle of the run |
-# %% [markdown] key="stuck" lang="zh" src="fa80c1c5"
+# %% [markdown] key="stuck" lang="zh" src="c45af98f"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
@@ -1124,11 +1133,11 @@ explain("empty_cache_or_not")
 #
 # - In April 2020 a user's training step ran once and was out of memory the second time, with half of the GPU unused ([PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901), "OOM error where ~50% of the GPU RAM cannot be utilised/reserved"). Its snapshot has the segment of the first picture, 11,643,387,904 bytes, with tensors of 499,214,336 bytes in it.
 # - The 1 ms a token and its 3.2 % come from "Memory Model Deep Dive", a text about CUDA memory. The section "Is it the malloc?" shows what it leaves out.
-# - An older transformers held on to all old tensors of a step while it joined, so it needed the whole cache twice ([transformers #25930](https://github.com/huggingface/transformers/issues/25930), [PR #30536](https://github.com/huggingface/transformers/pull/30536)). Today it is one tensor at a time, as in "A cache that grows".
+# - An older version of transformers held on to all old tensors of a step while it joined, so it needed the whole cache twice ([transformers #25930](https://github.com/huggingface/transformers/issues/25930), [PR #30536](https://github.com/huggingface/transformers/pull/30536)). Today it is one tensor at a time, as in "A cache that grows".
 # - A small `max_split_size_mb` can be right for one phase: vLLM sets it while it loads the weights ([PR #41268](https://github.com/vllm-project/vllm/pull/41268)). Expandable segments don't work with everything: vLLM's sleep mode is an exception ([PR #14189](https://github.com/vllm-project/vllm/pull/14189)).
 # - A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), draws 5 GB of cached blocks that become 0, and calls the peak that of "整个程序运行中", the whole run. "What each call does" says when this is not so.
 # - [Lesson 03](03_the_2_86x_mistake.ipynb)'s script ended with "6+ GB stuck in CUDA allocator" after `gc.collect()` and `empty_cache()`. Why `empty_cache()` may return nothing is this lesson's part of that case; [lesson 16](16_where_did_6gb_go.ipynb) finds what held the memory.
-# %% [markdown] key="wild" lang="zh" src="f4242096"
+# %% [markdown] key="wild" lang="zh" src="e2eaa60f"
 # ## 实战现场
 #
 # - 2020 年 4 月，一位用户的训练第一步正常，第二步就显存不足，而 GPU 上有一半显存没有使用（[PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901)，“OOM error where ~50% of the GPU RAM cannot be utilised/reserved”）。它的快照里就有第一幅图中的段：11,643,387,904 字节，里面的张量共 499,214,336 字节。
@@ -1141,10 +1150,10 @@ explain("empty_cache_or_not")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# You know why the cache is allocated once, and what torch makes of the request.
+# You know why the cache is allocated once, and what torch does with the request.
 # One number is missing: how large may that one allocation be?
 # [Lesson 08](08_allocate_kv_cache.ipynb) measures it: `total * utilization - used - peak + current`. This lesson's peak and this lesson's reserved are both in it.
-# %% [markdown] key="next" lang="zh" src="6d78130b"
+# %% [markdown] key="next" lang="zh" src="31622bf4"
 # ## 下一课
 #
 # 现在你知道缓存为什么只分配一次，也知道 torch 怎样处理这次请求。

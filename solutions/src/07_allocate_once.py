@@ -28,9 +28,9 @@ check("07.1", rounded_and_segment)
 # ## 07.2 What growing copies
 #
 # A batch of `batch` sequences has a prompt of `prompt` tokens each in its cache, and generates `steps` more.
-# Every step joins one token a sequence by `torch.cat`; a token takes `token_bytes` in all layers.
+# Every step joins one token to each sequence by `torch.cat`. A token takes `token_bytes` in all layers.
 # Return the bytes that are read *and* written by all joins together, the new token's own included.
-# %% [markdown] key="copied_task" lang="zh" src="2a05a121"
+# %% [markdown] key="copied_task" lang="zh" src="df3ddfdc"
 # ## 07.2 变大要复制多少
 #
 # 一个 batch 有 `batch` 条序列，缓存里每条已有 `prompt` 个 token 的提示词，还要再生成 `steps` 个。
@@ -149,9 +149,9 @@ check("07.5", SlotCache)
 
 # %% [markdown] key="slots_why" lang="en"
 # ### BEGIN SOLUTION
-# This is `LinearKVCache` with one layer: the room is taken once, and what lies behind the length is never read.
+# This is `LinearKVCache` with one layer: the room is taken once, and what lies beyond the length is never read.
 # ### END SOLUTION
-# %% [markdown] key="slots_why" lang="zh" src="bfb06085"
+# %% [markdown] key="slots_why" lang="zh" src="cf1d0843"
 # ### BEGIN SOLUTION
 # 这就是只有一层的 `LinearKVCache`：位置一次占好，长度之后的内容从不读取。
 # ### END SOLUTION
