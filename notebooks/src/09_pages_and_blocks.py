@@ -30,7 +30,7 @@
 #
 # **许多请求怎样共用一个缓存，又不互相覆盖？**
 #
-# 办法是把缓存切成许多**块**，这里每块放 4 个 token。下图中，A 和 B 的前 8 个 token 相同。请从 B 的 token 往下看，找到存放它们的 K 和 V 的块：其中两块也是 A 的。
+# 办法是把缓存切成许多**块**，这里每块放 4 个 token。下图中，A 和 B 的前 8 个 token 相同。请从 B 的 token 往下看，找到存放它们的 K 和 V 的块，其中有两块同时也是 A 的。
 
 # %% key="shared_picture" lang="en"
 from minikv.blocks import BlockManager
@@ -63,7 +63,7 @@ show(slots(manager, "B", "zh"))
 # %% [markdown] key="abilities" lang="zh" src="bddbf83b"
 # 学完本课，你能够
 #
-# - **找到**任何一个 token 在显存里的位置：由它的位置和块表算出；
+# - 由 token 的位置和块表，**算出**它的 K 和 V 存放在显存的哪里；
 # - **说清**一个块从第一次使用到分给另一条序列的全过程，以及每一步哪些序列可以往里写；
 # - **写出**一个块管理器：分配、追加、释放，以及查找块用的摘要。
 #
@@ -165,7 +165,7 @@ from minikv.nano.block_manager import slot_mapping
 
 show_source(slot_mapping)
 calls = [
-    ["nano, of P", str(slot_mapping(manager.block_table("P"), 0, 9, block_size=4))],
+    ["nano's function, P", str(slot_mapping(manager.block_table("P"), 0, 9, block_size=4))],
     ["prefill of P", str(manager.slot_mapping("P", 0, 9).tolist())],
     ["decode of P and Q", str(manager.decode_slots(["P", "Q"]).tolist())],
 ]
@@ -176,7 +176,7 @@ from minikv.nano.block_manager import slot_mapping
 
 show_source(slot_mapping)
 calls = [
-    ["nano，P 的", str(slot_mapping(manager.block_table("P"), 0, 9, block_size=4))],
+    ["nano 的函数，P", str(slot_mapping(manager.block_table("P"), 0, 9, block_size=4))],
     ["预填充 P", str(manager.slot_mapping("P", 0, 9).tolist())],
     ["解码 P 和 Q", str(manager.decode_slots(["P", "Q"]).tolist())],
 ]
@@ -210,7 +210,7 @@ show(PagingMotion(t("lang"), recorder))
 # %% [markdown] key="guide_limits" lang="zh" src="1b89ab5a"
 # ### 一段可以从块的中间开始
 #
-# 很容易想到按整块来算。可是**分块预填充**（chunked prefill）把长提示词分成几段，每一段可能停在任何地方。例如 Q 的 10 个 token 已经存了 6 个，下一段是另外 4 个：按整块算会得到 6 个槽位，这 4 个 token 全都放错地方。
+# 很容易想到按整块来算。可是**分块预填充**（chunked prefill）把长提示词分成几段，每一段可能停在任何地方。例如 Q 的 10 个 token 已经存了 6 个，下一段是另外 4 个。如果从所在的块（位置 4 起）算，会得到 6 个槽位，这 4 个 token 就全都放错了地方。
 #
 # 取余数也有陷阱：`num_tokens % block_size` 不一定是最后一块里的 token 数，块刚好填满时它等于 0。
 
@@ -248,7 +248,7 @@ Table(["问的是", "正确的槽位", "错误的槽位"], rows)
 #
 # ### 一个块里有什么
 #
-# 块 7 并不是一整段内存：每一层的 K 和 V 里，各有它的一行。以 32 层的 Llama-3.1-8B 为例：
+# 块 7 并不是一整段内存。每一层的 K 和 V 里，各有它的一行。以 32 层的 Llama-3.1-8B 为例：
 
 # %% key="block_bytes_code" lang="en"
 from minikv.plan import CacheSpec
@@ -397,11 +397,11 @@ Table(head, rows, lines=[f"淘汰的缓存块：{evicted} 个；D 的块表是 {
 # The block that has been free the longest is evicted first, and of one sequence **the tail before the beginning**. Other prompts share the beginning, and without it the tail can't be found: a search starts at the first block.
 # %% [markdown] key="leave_read" lang="zh" src="96a8a5b9"
 # `free B` 之后，块 7 已经没有持有者，C 仍然拿到了它。因为空闲的块排在**空闲队列**（free list）里，其中的缓存块不论排在哪里，都可以取回。
-# 随后 D 拿走了所有空闲的块：先是空块，再是缓存块，最后才轮到块 7。从此 C 一个 token 也找不到了。
+# 随后 D 拿走了所有空闲的块，先是空块，再是缓存块，最后才轮到块 7。从此 C 一个 token 也找不到了。
 #
 # ### 从尾部开始淘汰
 #
-# 空闲最久的块最先被淘汰；而同一条序列里，**尾部先于开头**。因为别的提示词与它相同的是开头；而且查找从第一块开始，没有开头就找不到尾部。
+# 空闲最久的块最先被淘汰；而同一条序列里，**尾部先于开头**。这样做有两个原因。与别的提示词相同的，往往是开头；而且查找从第一块开始，没有开头，尾部也就找不到了。
 
 # %% key="predict_still_found"
 predict("still_found", ...)
@@ -480,7 +480,7 @@ Table(["提示词", "块 0", "块 1", "块 2"], rows)
 # 2. `allocate` compares before it changes anything. Why does it count `reused`?
 # 3. The found blocks leave the free list before `_take` takes a fresh one. What could happen the other way round?
 # %% [markdown] key="nano_allocate" lang="zh" src="f9c35d65"
-# 一个也没有。第一个 token 会影响后面的每一个摘要，而且必须如此：除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token。（这就是练习 09.3。）
+# 一个也没有。第一个 token 会影响后面的每一个摘要，而且必须如此，因为除第一层外，一个 token 的 K 和 V 取决于它之前的所有 token。（这就是练习 09.3。）
 #
 # 请求获准进入时，由 `allocate` 分配块，它先调用 `find_prefix`。请留意三点：
 #
@@ -516,7 +516,7 @@ books.publish(first, end=9)
 found = books.find_prefix(second.tokens)
 books.allocate(second)
 rows.append(books_after("allocate second", second))
-Table(head, rows, lines=[f"find_prefix(second) {found}, then num_computed {second.num_computed}"])
+Table(head, rows, lines=[f"find_prefix(second) returned {found}, then num_computed was {second.num_computed}"])
 # %% key="nano_allocate_run" lang="zh"
 books = Nano(num_blocks=6, block_size=4)
 prompts = [[*range(8), 50], [*range(8), 60, 61]]
@@ -534,7 +534,7 @@ books.publish(first, end=9)
 found = books.find_prefix(second.tokens)
 books.allocate(second)
 rows.append(books_after("allocate second", second))
-Table(head, rows, lines=[f"find_prefix(second) {found}, then num_computed {second.num_computed}"])
+Table(head, rows, lines=[f"find_prefix(second) 返回 {found}，之后 num_computed 为 {second.num_computed}"])
 
 # %% [markdown] key="nano_append" lang="en"
 # The second sequence starts with 8 tokens computed, so its first step computes only two.
@@ -552,7 +552,7 @@ Table(head, rows, lines=[f"find_prefix(second) {found}, then num_computed {secon
 # %% key="nano_append_source"
 show_source(Nano.append, Nano.publish)
 
-# %% key="nano_append_run"
+# %% key="nano_append_run" lang="en"
 books.publish(second, end=10)
 rows = []
 for token in (62, 63, 64):
@@ -560,7 +560,17 @@ for token in (62, 63, 64):
     answer = books.append(second)
     rows.append(books_after(f"append {token}: {answer}", second))
     books.publish(second, end=len(second.tokens))
-Table(head, rows, lines=[f"cached {sorted(books.cached.values())}"])
+Table(head, rows, lines=[f"blocks that can be found: {sorted(books.cached.values())}"])
+
+# %% key="nano_append_run" lang="zh"
+books.publish(second, end=10)
+rows = []
+for token in (62, 63, 64):
+    second.tokens.append(token)
+    answer = books.append(second)
+    rows.append(books_after(f"append {token}: {answer}", second))
+    books.publish(second, end=len(second.tokens))
+Table(head, rows, lines=[f"能找到的块：{sorted(books.cached.values())}"])
 
 # %% [markdown] key="nano_free" lang="en"
 # The 13th token needed a fourth block, and the third, full now, can be found.
@@ -573,13 +583,21 @@ Table(head, rows, lines=[f"cached {sorted(books.cached.values())}"])
 #
 # 最后是 `free`。它沿块表朝哪个方向走？又有什么是它**不**碰的？
 
-# %% key="nano_free_source"
+# %% key="nano_free_source" lang="en"
 show_source(Nano.free)
 rows = []
 for name, seq in (("second", second), ("first", first)):
     books.free(seq)
     rows.append(books_after(f"free {name}", seq))
-Table(head, rows, lines=[f"find_prefix {books.find_prefix([*range(8), 70])}"])
+Table(head, rows, lines=[f"find_prefix still returns {books.find_prefix([*range(8), 70])}"])
+
+# %% key="nano_free_source" lang="zh"
+show_source(Nano.free)
+rows = []
+for name, seq in (("second", second), ("first", first)):
+    books.free(seq)
+    rows.append(books_after(f"free {name}", seq))
+Table(head, rows, lines=[f"find_prefix 仍然返回 {books.find_prefix([*range(8), 70])}"])
 
 # %% [markdown] key="nano_read" lang="en"
 # All six blocks are free, the two of the common beginning last in the queue. `free` leaves `digests` and `cached` alone, so these two can still be found. (Exercises 09.2, 09.6 and 09.7.)
@@ -618,8 +636,8 @@ for size in (4, 1):
 Table(["块大小", "A 的块数", "相同 5 个，找到", "相同 8 个，找到", "相同 10 个，找到"], rows)
 
 # %% [markdown] key="radix_read" lang="en"
-# Here the finer index finds up to two tokens more, but keeps 13 entries in place of 3 (A's fourth block isn't full, so it is in no index). From the tree SGLang also sees which waiting prompt shares the most, and can run it first.
-# %% [markdown] key="radix_read" lang="zh" src="f6d8853f"
+# Here the finer index finds up to two tokens more, but keeps 13 entries instead of 3 (A's fourth block isn't full, so it is in no index). From the tree SGLang also sees which waiting prompt shares the most, and can run it first.
+# %% [markdown] key="radix_read" lang="zh" src="03a29cef"
 # 索引越细，找到的 token 越多（这里最多多 2 个），但要维护的项从 3 个变成 13 个（A 的第四块没有填满，不在索引里）。从树上还能看出等待的请求里哪个共享得最多，SGLang 可以让它先运行。
 
 # %% [markdown] key="see" lang="en"
@@ -667,7 +685,7 @@ show(widget)
 # %% [markdown] key="cow" lang="zh" src="e6d84d08"
 # ## 分叉与写入：写时复制
 #
-# 一个问题要四个回答，就是同一条序列的四个**分叉**（fork）：在出现差别之前，它们共享一切。`fork` 什么也不复制。
+# 例如一个问题要四个回答，就是同一条序列的四个**分叉**（fork）。在出现差别之前，它们共享一切。`fork` 什么也不复制。
 # 只有当一条序列要往某个块里写、而别的序列也持有这个块时，才先复制一份。这就是**写时复制**（copy-on-write）。
 # `append` 返回存储端需要做的复制，即 `Copy(kv_cache_group, src, dst)` 的列表，通常为空；其中第一项是组号，本节里总是 0，下一节再讲。
 
@@ -675,8 +693,8 @@ show(widget)
 predict("forked_blocks", ...)
 
 # %% [markdown] key="storage" lang="en"
-# To see what goes wrong without the copy, we store something: the slots of `Words` keep words in place of K and V.
-# %% [markdown] key="storage" lang="zh" src="5f02831c"
+# To see what goes wrong without the copy, we store something: the slots of `Words` keep words instead of K and V.
+# %% [markdown] key="storage" lang="zh" src="2d38f226"
 # 要看清不复制会出什么错，就得真的存点东西。`Words` 的每个槽位不存 K 和 V，而存一个单词：
 
 # %% key="storage_code"
@@ -706,7 +724,7 @@ Table(["序列", "块表", "复制", "读到"], [[*row, words.read(row[0])] for 
 # That took only two copies: C is the only holder left of the old block and writes in place.
 # Block 0 is full, so it stays shared. (Exercise 09.4.)
 # %% [markdown] key="fork_read" lang="zh" src="b173431a"
-# 三条序列，只复制了两次：轮到 C 时，旧块只剩它一个持有者，于是就地写入。
+# 三条序列只复制了两次，因为轮到 C 时，旧块只剩它一个持有者，可以就地写入。
 # 块 0 已满，不会再有序列往里写，所以一直共享。（练习 09.4。）
 
 # %% [markdown] key="windows" lang="en"
@@ -780,7 +798,7 @@ predict("mean_waste", ...)
 # %% [markdown] key="size_measure" lang="zh" src="bb60b5d0"
 # 来量一组长短混合的负载：120 条序列，多数短，少数长，每条前面都有同一段 700 token 的系统提示词。
 # **盐值**（salt）是放进第一个摘要的一段文字，盐值不同的请求之间什么也不共享。这里每条序列各用一个盐值，所以块都归自己用。
-# 最后一列把这段系统提示词再查一次：700 个 token 里能找到多少个？
+# 最后一列把这段系统提示词再查一次，看看 700 个 token 里能找到多少个。
 
 # %% key="size_load" lang="en"
 import random
@@ -900,7 +918,7 @@ Table(["块大小", "毫秒：4,096 个 token 的 allocate、commit、free"], ro
 # %% [markdown] key="size_answer" lang="en"
 # Sixteen is a common choice: only a few tokens are wasted, and tables and bookkeeping are small already. (For the kernel's view see [lesson 10](10_kernels.ipynb).)
 # %% [markdown] key="size_answer" lang="zh" src="3e9c9c31"
-# 16 是常见的选择：浪费只有几个 token，块表和记账的开销也已经很小。kernel 对此还有自己的要求，见[第 10 课](10_kernels.ipynb)。
+# 16 是常见的选择，因为浪费只有几个 token，块表和记账的开销也已经很小。kernel 对此还有自己的要求，见[第 10 课](10_kernels.ipynb)。
 
 # %% [markdown] key="hits" lang="en"
 # ## What a shared prompt brings
@@ -1065,7 +1083,7 @@ Table(["在前向计算之前 commit", "B 找到的 token", "B 读到"], rows)
 # A hit count can go stale in the same way, because another request may evict what was found. So `allocate` looks up and takes in one operation. Here is what becomes of a number that `match` gave earlier:
 # %% [markdown] key="early_read" lang="zh" src="ec8ceed5"
 # 同样没有报错，只是模型在根据一段并不存在的文字作答。
-# 命中数也会这样过期：查到的块可能被别的请求挤掉。所以 `allocate` 把查找和取用放在同一个操作里完成。先前用 `match` 查到的数字，后来会变成这样：
+# 命中数也会这样过期，因为查到的块可能被别的请求挤掉。所以 `allocate` 把查找和取用放在同一个操作里完成。先前用 `match` 查到的数字，后来会变成这样：
 
 # %% key="stale" lang="en"
 stale = BlockManager(num_blocks=4, block_size=4)

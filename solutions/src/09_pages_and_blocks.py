@@ -255,12 +255,31 @@ check("09.5", behind_window)
 #
 # 这个函数是“你的引擎”的一个部件：通过之后会保存下来，[第 11c 课](../../notebooks/zh/11c_your_engine.ipynb)会用它来运行引擎。
 
-# %% key="allocate_stub"
+# %% key="allocate_stub" lang="en"
 def allocate(self, seq, keep_free: int = 0) -> bool:
     ### BEGIN SOLUTION
     prefix = self.find_prefix(seq.tokens)
     fresh = self.blocks_for(len(seq.tokens)) - len(prefix)
     reused = sum(block in self.free_blocks for block in prefix)  # free now, but not for fresh ones
+    if fresh + reused + keep_free > len(self.free_blocks):
+        return False
+    for block in prefix:
+        self.free_blocks.pop(block, None)
+        self.ref_counts[block] += 1
+    seq.block_table = prefix + [self._take() for _ in range(fresh)]
+    seq.num_computed = seq.num_cached = len(prefix) * self.block_size
+    return True
+    ### END SOLUTION
+
+
+check("09.6", allocate)
+
+# %% key="allocate_stub" lang="zh"
+def allocate(self, seq, keep_free: int = 0) -> bool:
+    ### BEGIN SOLUTION
+    prefix = self.find_prefix(seq.tokens)
+    fresh = self.blocks_for(len(seq.tokens)) - len(prefix)
+    reused = sum(block in self.free_blocks for block in prefix)  # 现在空闲，但不能再当新块用
     if fresh + reused + keep_free > len(self.free_blocks):
         return False
     for block in prefix:
