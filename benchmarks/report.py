@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -55,6 +55,7 @@ def publish(
     *,
     on: str = "cpu",
     versions: Mapping[str, str] = {},
+    left_out: Collection[str] = (),
 ) -> None:
     """Print the rows and the closing line; write them as JSON where asked. ``on``: "cpu" or "cuda", where they ran.
 
@@ -63,9 +64,14 @@ def publish(
     Give a generator that yields each row as it is measured: it is printed and written at once, so that a run that is
     cut keeps what it has said. "complete" in the file is true after the last row only. A ``Step`` that fails is told
     with its traceback, and the next one begins; the end is then ``SystemExit``, and the file stays incomplete.
+    ``left_out`` names the steps that this run does not measure: the file keeps their rows if device and versions are
+    the same, and is incomplete without them.
     """
     before = {} if json_file is None else kept(json_file)
     ended = list(before.get("ended", []))
+    if json_file is not None and left_out:
+        before = of_this_machine(json_file, on, _versions(versions))
+        ended = [name for name in before.get("ended", []) if name in left_out]
     told = [row for row in before.get("rows", []) if row.get("step") in ended]
     failed: list[str] = []
 
@@ -90,15 +96,15 @@ def publish(
             try:
                 for row in entry.rows():
                     tell(row, step=entry.name)
-            except Exception:
+            except Exception as error:
                 traceback.print_exc()
-                failed.append(entry.name)
+                failed.append(f"{entry.name} ({error})")
             else:
                 ended.append(entry.name)
                 write()
     held = sum(row["holds"] for row in told)
     print(f"claims: {held} hold, {len(told) - held} fall short", flush=True)
-    write(complete=not failed)
+    write(complete=not failed and set(left_out) <= set(ended))
     if failed:
         raise SystemExit(f"could not be measured: {'; '.join(failed)}")
 
@@ -111,6 +117,17 @@ def kept(json_file: Path) -> dict[str, Any]:
         return {}
     goes_on = told.get("complete") is False and told.get("sources") == os.environ.get(SOURCES, "")
     return told if goes_on else {}
+
+
+def of_this_machine(json_file: Path, on: str, versions: Mapping[str, str]) -> dict[str, Any]:
+    """The content of the file if its figures come from this device and from these versions, else {}."""
+    try:
+        told = json.loads(json_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    then = told.get("versions", {})
+    same = all(then[name] == versions[name] for name in then.keys() & versions.keys())
+    return told if same and told.get("device") == device(on) else {}
 
 
 def write_rows(
@@ -126,10 +143,15 @@ def write_rows(
 
     A cut leaves the file as it was, or whole.
     """
-    versions = {name: found for name in LIBRARIES if (found := _version(name))} | dict(others)
     if SOURCES in os.environ:
         more["sources"] = os.environ[SOURCES]
-    content = {"device": device(on), "versions": versions, **more, "complete": complete, "rows": rows}
+    content = {
+        "device": device(on),
+        "versions": _versions(others),
+        **more,
+        "complete": complete,
+        "rows": rows,
+    }
     replace_json(json_file, content)
 
 
@@ -142,14 +164,31 @@ def replace_json(json_file: Path, content: dict[str, Any]) -> None:
 
 
 def device(on: str = "cuda") -> str:
-    """For "cuda" the GPU where torch sees one; else the machine's processor and core count."""
+    """For "cuda" the GPU where torch sees one; else the machine's processor, core count and Python."""
     import torch
 
     if on == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     import psutil
 
-    return f"{platform.machine()} CPU, {psutil.cpu_count()} cores, Python {platform.python_version()}"
+    cores, python = f"{psutil.cpu_count()} cores", f"Python {platform.python_version()}"
+    return f"{platform.machine()} CPU, {processor()}, {cores}, {python}"
+
+
+def processor() -> str:
+    """The processor's name, on Linux with family and model: clouds sell several under one name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in found:
+        return platform.processor() or "unknown"
+    return f"{found['model name']} (family {found.get('cpu family')}, model {found.get('model')})"
+
+
+def _versions(others: Mapping[str, str]) -> dict[str, str]:
+    return {name: found for name in LIBRARIES if (found := _version(name))} | dict(others)
 
 
 def _version(name: str) -> str | None:

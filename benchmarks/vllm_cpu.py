@@ -9,9 +9,10 @@ own, one after the other: it answers a part of each load, untimed, then the load
 A figure is the best of the rounds. vLLM runs in one process, eager and compiled, with as many tokens of K and V as
 minikv; loading and compiling are not in its tokens a second.
 
-"small": 4 layers x 512. "large": 8 layers x 1024. "ideas": in both also ``minikv.nano`` and transformers'
-``generate_batch``, so that one sees what each idea buys. The floor of a load: the products of the weights with every
-token that no engine can leave out, at the rate of the fastest product of matrices that torch computes here.
+"small": 4 layers x 512. "large": 8 layers x 1024. "ideas": in both ``minikv.nano`` and transformers'
+``generate_batch`` instead of vLLM, so that one sees what each idea buys. With ``--only`` the file keeps the other
+sections' rows if they come from this machine and these versions. The floor of a load: the products of the weights with
+every token that no engine can leave out, at the rate of the fastest product of matrices that torch computes here.
 """
 
 import argparse
@@ -19,17 +20,17 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from benchmarks.engine_cases import MEDIUM, SMALL, ModelShape, mixed, shared_prefix, skewed
 from benchmarks.kernels_timing import Detailed, tell
-from benchmarks.report import Row, publish
+from benchmarks.report import Row, Step, publish
 from benchmarks.vllm_cpu_runs import OURS, Found, Limits, measure, product_rate, products_of, vllm_version
 from minikv.course.your_engine.driven import VLLM_FOLDER, vllm_python
 from minikv.course.your_engine.ways import RaceLoad
-from minikv.errors import MiniKVError
 
 EAGER, COMPILED = "vLLM eager", "vLLM compiled"
 NANO, BATCHED = "nano", "generate_batch"
@@ -91,14 +92,12 @@ def beside_vllm(shape: ModelShape, found: Found, peer: str) -> Iterator[Row]:
     yield Row(claim, mine, theirs, peer, "s", "at most a third", held)
 
 
-def rows(sections: list[str], vllm: Path | None, *, quick: bool, rounds: int, threads: int) -> Iterator[Row]:
-    ways = [OURS, *dict.fromkeys(way for section in sections for way in SECTIONS[section])]
-    flops = product_rate()
+def rows(section: str, vllm: Path | None, *, quick: bool, rounds: int, threads: int) -> Iterator[Row]:
     cases = QUICK if quick else FULL
-    named = [section for section in sections if section in cases] or list(cases)
-    for section in named:
-        shape, *sizes = cases[section]
+    flops = product_rate()
+    for shape, *sizes in [cases[section]] if section in cases else cases.values():
         asked = loads(shape, *sizes)
+        ways = [OURS, *SECTIONS[section]]
         found = measure(shape, asked, ways, LIMITS, vllm, rounds=rounds, threads=threads)
         flops = max(flops, product_rate())
         yield from rows_of(shape, asked, found, flops)
@@ -136,12 +135,10 @@ def main() -> None:
         sys.exit(why)
     torch.set_num_threads(options.threads)
     rounds = options.rounds or (1 if options.quick else 3)
-    told = rows(sections, vllm, quick=options.quick, rounds=rounds, threads=options.threads)
+    run = {"quick": options.quick, "rounds": rounds, "threads": options.threads}
+    told = [Step(section, partial(rows, section, vllm, **run)) for section in sections]
     version = {} if vllm is None else {"vLLM": vllm_version(vllm) or ""}
-    try:
-        publish(told, options.json, versions=version)
-    except MiniKVError as error:
-        sys.exit(str(error))
+    publish(told, options.json, versions=version, left_out=set(SECTIONS) - set(sections))
 
 
 if __name__ == "__main__":

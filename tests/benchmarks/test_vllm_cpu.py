@@ -263,5 +263,26 @@ def test_ideas_alone_run_no_vllm(monkeypatch, asked):
 
     monkeypatch.setattr(vllm_cpu, "measure", measured)
     monkeypatch.setattr(vllm_cpu, "product_rate", lambda: 1e12)
-    list(vllm_cpu.rows(["ideas"], None, quick=False, rounds=1, threads=1))
+    list(vllm_cpu.rows("ideas", None, quick=False, rounds=1, threads=1))
     assert ran == [("4 layers x 512", [OURS, NANO, BATCHED]), ("8 layers x 1024", [OURS, NANO, BATCHED])]
+
+
+def test_a_section_measured_alone_keeps_the_others_of_this_machine(tmp_path, monkeypatch, asked):
+    def measured(shape, asked, ways, *rest, **more):
+        return found(asked, dict.fromkeys(ways, 1.0), dict.fromkeys(ways, 1.0), dict.fromkeys(ways, 1))
+
+    def run(*only):
+        monkeypatch.setattr(sys, "argv", ["x", "--threads", threads, "--json", str(path), "--only", *only])
+        vllm_cpu.main()
+        told = json.loads(path.read_text())
+        return told["complete"], sorted({row["step"] for row in told["rows"]})
+
+    monkeypatch.setattr(vllm_cpu, "measure", measured)
+    monkeypatch.setattr(vllm_cpu, "product_rate", lambda: 1e12)
+    monkeypatch.setattr(vllm_cpu, "refusal", lambda *_: None)
+    path, threads = tmp_path / "rows.json", str(torch.get_num_threads())
+    assert run("small") == (False, ["small"])
+    assert run("ideas") == (False, ["ideas", "small"])
+    assert run("large", "ideas") == (True, ["ideas", "large", "small"])
+    path.write_text(path.read_text().replace('"device": "', '"device": "another '))
+    assert run("ideas") == (False, ["ideas"])
