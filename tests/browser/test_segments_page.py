@@ -68,16 +68,16 @@ def test_every_frame_is_drawn_to_one_scale_and_says_its_figures(lang, watched_pa
                     assert left == pytest.approx(edge, abs=0.01), "no gap and no overlap"
                     assert width > 0
                     edge += width
-                assert edge - 2 == pytest.approx(max(716 * size / widget.form["scale"], 12), abs=0.01)
+                assert edge - 2 == pytest.approx(max(860 * size / widget.form["scale"], 12), abs=0.01)
                 for state, bytes_, _, width in blocks:
-                    exact = 716 * bytes_ / widget.form["scale"]
+                    exact = 860 * bytes_ / widget.form["scale"]
                     if exact > 60:
                         assert width == pytest.approx(exact, abs=13), state
             if frame["error"]:
                 screenshot(watched.page.locator("#photo"), f"segments_oom_{lang}_{setting}")
                 assert "minikv-error" in root.get_by_role("status").get_attribute("class")
     over = root.locator("svg text").evaluate_all(
-        "all => all.map((one) => one.getBBox()).filter((box) => box.x < 0 || box.x + box.width > 720).length"
+        "all => all.map((one) => one.getBBox()).filter((box) => box.x < 0 || box.x + box.width > 864).length"
     )
     assert over == 0, "no words run out of the picture"
     root.locator("select").select_option(label="defaults")
@@ -123,6 +123,29 @@ def test_many_segments_fill_no_more_than_their_rows(watched_page, screenshot):
     root.locator("[name=step]").fill("0")
     assert root.get_by_role("img").get_attribute("aria-label").endswith(widget.form["empty"])
     assert root.locator("svg[role=img]").bounding_box() == svg, "nothing below the map jumps"
+    watched.assert_clean()
+
+
+def test_the_map_takes_the_room_of_what_it_shows_and_never_jumps_back(watched_page):
+    steps = [AllocatorStep("malloc", f"a{place}", 20 * MIB) for place in range(9)]
+    steps += [AllocatorStep("free", f"a{place}") for place in range(8)] + [AllocatorStep("empty_cache")]
+    watched, root = open_page(
+        watched_page, made(steps=steps, capacity=GIB, settings={"d": AllocatorSettings()})
+    )
+
+    def places():
+        tops = [root.locator(name).first.bounding_box() for name in ("dl", ".minikv-segment", ".minikv-detail")]
+        return [place["y"] for place in tops]
+
+    few = places()
+    assert few[2] - few[1] < 60, "one row"
+    root.locator("[name=step]").fill("9")
+    many = places()
+    assert many[:2] == few[:2], "what stands above the map stays"
+    assert many[2] - many[1] > 9 * 30
+    assert root.bounding_box()["height"] <= 720
+    root.locator("[name=step]").fill(str(len(steps)))
+    assert places() == many
     watched.assert_clean()
 
 

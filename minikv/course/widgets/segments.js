@@ -10,7 +10,7 @@
 // A block is known by its words (in it, and where it is pointed at) and by its pattern, never by its colour alone.
 // Data is set as textContent. Nothing is fetched and nothing is animated.
 
-const MAP_WIDTH = 720, MAP_LEFT = 2, MAP_SPAN = 716, SEGMENT_PITCH = 44, SEGMENT_TOP = 18, SEGMENT_HEIGHT = 20;
+const MAP_WIDTH = 864, MAP_LEFT = 2, MAP_SPAN = 860, SEGMENT_PITCH = 38, SEGMENT_TOP = 16, SEGMENT_HEIGHT = 18;
 const THIN_SEGMENT = 12, THIN_BLOCK = 6;
 
 // Widths in proportion that fill `span`, none thinner than can be seen; the wide ones pay for the thin.
@@ -39,7 +39,7 @@ function drawBlock(block, x, y, width, paint) {
   }));
   const fitting = [block.short, block.name].find((words) => words && textWidth(words) + 8 < width);
   if (fitting) group.append(svgElement("text", {
-    x: x + width / 2, y: y + 14.5, "text-anchor": "middle", ...wordsOn(block.look),
+    x: x + width / 2, y: y + 13.5, "text-anchor": "middle", ...wordsOn(block.look),
   }, fitting));
   return group;
 }
@@ -51,7 +51,7 @@ function drawSegment(segment, row, map, form, paint) {
   const total = sizes.reduce((sum, size) => sum + size, 0);
   group.setAttribute("data-bytes", total);
   const top = row * SEGMENT_PITCH + SEGMENT_TOP;
-  group.append(svgElement("text", { x: MAP_LEFT, y: top - 5, "aria-hidden": "true" }, segment.label));
+  group.append(svgElement("text", { x: MAP_LEFT, y: top - 4, "aria-hidden": "true" }, segment.label));
   let x = MAP_LEFT;
   blockWidths(sizes, Math.max(total / form.scale * MAP_SPAN, THIN_SEGMENT)).forEach((width, index) => {
     group.append(drawBlock(blocks[index], x, top, width, paint));
@@ -68,7 +68,7 @@ function drawMap(svg, frame, map, form, rows, paint) {
   svg.replaceChildren(paint.defs, ...frame.rows.map(
     (place, row) => drawSegment(map.segments[place], row, map, form, paint)));
   if (words) svg.append(svgElement("text", {
-    x: MAP_LEFT, y: frame.rows.length * SEGMENT_PITCH + SEGMENT_TOP - 5, class: "minikv-words",
+    x: MAP_LEFT, y: frame.rows.length * SEGMENT_PITCH + SEGMENT_TOP - 4, class: "minikv-words",
   }, words));
   svg.querySelector(".minikv-place")?.setAttribute("tabindex", 0);
 }
@@ -146,8 +146,9 @@ function drawSteps(model, form, last) {
 function render({ model, el }) {
   const form = model.get("form"), map = model.get("map");
   const frames = () => map.frames[model.get("setting")];
-  // As high as the fullest frame of the setting, so that nothing below jumps while the reader walks.
-  const rows = () => Math.max(1, ...frames().map((frame) => frame.rows.length + (frame.more ? 0.5 : 0)));
+  // The map is as high as the fullest frame that the reader has seen: it makes room for what it shows, and what is below
+  // it never jumps back. What changes with every step stands above it.
+  let rows = 1;
   const { bar, fill } = drawSteps(model, form, frames().length - 1);
   const paint = paintBox();
   const svg = svgElement("svg");
@@ -158,14 +159,15 @@ function render({ model, el }) {
   const list = htmlElement("dl", {}, ...form.figures.map(([, label], index) =>
     htmlElement("div", {}, htmlElement("dt", {}, label), values[index])));
   const root = htmlElement("div", { class: "minikv-widget minikv-segments", lang: form.lang },
-    htmlElement("h4", {}, form.title, htmlElement("span", {}, form.device)), bar, status, drawLegend(form, paint), svg,
-    detail, htmlElement("div", { class: "minikv-scale" }, form.scale_text), list);
+    htmlElement("h4", {}, form.title, htmlElement("span", {}, form.device)), bar, status, list, drawLegend(form, paint),
+    svg, detail, htmlElement("div", { class: "minikv-scale" }, form.scale_text));
   const forget = inspectBlocks(root, svg, detail, form.hint);
   el.append(root);
 
   const draw = () => {
     const frame = frames()[model.get("step")];
-    drawMap(svg, frame, map, form, rows(), paint);
+    rows = Math.max(rows, frame.rows.length + (frame.more ? 0.5 : 0));
+    drawMap(svg, frame, map, form, rows, paint);
     forget();
     frame.figures.forEach((value, index) => { values[index].textContent = value; });
     fill(model.get("setting"), model.get("step"));
