@@ -89,8 +89,8 @@ predict("table_share", ...)
 # %% [markdown] key="formula" lang="en"
 # ## The floor
 #
-# What must attention move in a decode step, whatever kernel does it? One sequence of 8,192 tokens has 33,554,432 B of K and V in a layer, and a table of 8,192 / 16 = 512 entries of 4 B. For a batch of $B$ sequences:
-# %% [markdown] key="formula" lang="zh" src="10378b77"
+# How many bytes must attention move in a decode step, whatever the kernel? One sequence of 8,192 tokens has 33,554,432 B of K and V in a layer, and a table of 8,192 / 16 = 512 entries of 4 B. For a batch of $B$ sequences:
+# %% [markdown] key="formula" lang="zh" src="d243a3db"
 # ## 下限
 #
 # 解码（decode）的一步，不管用什么 kernel，注意力至少要搬多少字节？一条 8,192 个 token 的序列，一层的 K 和 V 是 33,554,432 B，块表有 8,192 / 16 = 512 项，每项 4 B。$B$ 条序列的 batch 则是：
@@ -110,8 +110,8 @@ predict("table_share", ...)
 #
 # With the numbers: `2 * 8 * 128 * 2 * 32 * 8,192 + 2 * 32 * 32 * 128 * 2 + 4 * 32 * 512 = 1,073,741,824 + 524,288 + 65,536 = 1,074,331,648 B`.
 #
-# The package agrees:
-# %% [markdown] key="symbols" lang="zh" src="b7fb9580"
+# The package computes the same, here for three block sizes:
+# %% [markdown] key="symbols" lang="zh" src="7abc1400"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $B$ | 一个 batch 的序列数 | 条 | 32 |
@@ -160,10 +160,10 @@ Table(head, rows, right=head)
 # %% [markdown] key="triton" lang="en"
 # ## A place to run kernels
 #
-# A Triton kernel is a Python function that many programs run at the same time, and each program knows its own number. It works on a *tile* at once, in the picture 32 positions.
+# A Triton kernel is a Python function that many programs run at the same time, and each program knows its own number. A program works on one *tile* at a time, 32 positions in the picture.
 #
 # Without a GPU, Triton's *interpreter* runs the programs one after the other on the CPU: slowly, but with the same results up to rounding. You have to choose it before Triton is imported, and `prepare` did that in the first cell.
-# %% [markdown] key="triton" lang="zh" src="79cf2d5a"
+# %% [markdown] key="triton" lang="zh" src="d13501ad"
 # ## 在哪里运行 kernel
 #
 # Triton 的 kernel 是一个 Python 函数，由许多程序同时运行，每个程序知道自己的编号。一个程序一次处理一个**分块**（tile），例如图里的 32 个位置。
@@ -194,8 +194,8 @@ Table(
 # %% [markdown] key="store" lang="en"
 # ## Step 1: store
 #
-# First K and V have to get in. Each token has a slot ([lesson 09](09_pages_and_blocks.ipynb)), and one program writes one token:
-# %% [markdown] key="store" lang="zh" src="1740fc5a"
+# First we write K and V. Each token has a slot ([lesson 09](09_pages_and_blocks.ipynb)), and one program writes one token:
+# %% [markdown] key="store" lang="zh" src="238ddb2f"
 # ## 第 1 步：写入
 #
 # 先把 K 和 V 写进去。每个 token 有一个槽位（slot，[第 09 课](09_pages_and_blocks.ipynb)），一个程序写一个 token：
@@ -220,7 +220,7 @@ if mode != "none":
     run_store(key, ours, slots)
 Table(
     ["block", *map(str, range(8))],
-    [[block, *row] for block, row in enumerate(ours[:, :, 0, 0].int().tolist())],
+    [[block, *row] for block, row in enumerate(ours[:, :, 0, 0].int().tolist())],  # [blocks, block size]
     lines=[f"slots {slots.tolist()}; the same as the package's store_kv: {torch.equal(ours, theirs)}"],
 )
 # %% key="store_code" lang="zh"
@@ -235,17 +235,17 @@ if mode != "none":
     run_store(key, ours, slots)
 Table(
     ["块", *map(str, range(8))],
-    [[block, *row] for block, row in enumerate(ours[:, :, 0, 0].int().tolist())],
+    [[block, *row] for block, row in enumerate(ours[:, :, 0, 0].int().tolist())],  # [块数, 块大小]
     lines=[f"槽位 {slots.tolist()}；与本包的 store_kv 相同：{torch.equal(ours, theirs)}"],
 )
 
 # %% [markdown] key="store_read" lang="en"
-# With blocks of 8, slot 10 is block 1, place 2. Slot -1 means: don't store this token. It is padding, because a CUDA graph (a recorded launch) always runs the same number of programs.
-# The kernel has to check for it. In Python `-1 // 8` is -1, and as an index that is the last block, which belongs to another sequence. Triton rounds towards zero and gets place -1 of block 0, memory in front of the cache. (Exercise 10.1.)
+# With blocks of 8, slot 10 is place 2 of block 1, counted from 0. Slot -1 means: don't store this token. It is padding, because a CUDA graph (a recorded launch) always runs the same number of programs.
+# The kernel has to check for it. In Python `-1 // 8` is -1, and as an index that is the last block, which belongs to another sequence. Triton rounds towards zero and gets place -1 of block 0, which is memory before the cache. (Exercise 10.1.)
 #
 # ## Step 2: a loop over tokens
 #
-# Now the way out, for one query and one head. Compare the query with every key, take the softmax, and add up the values:
+# Now we read them back, for one query and one head. Compare the query with every key, take the softmax, and add up the values:
 #
 # $$\text{out} = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} \qquad x_i = \frac{q \cdot k_i}{\sqrt{D}}$$
 #
@@ -253,10 +253,10 @@ Table(
 # |---|---|---|
 # | $q$, $k_i$, $v_i$ | the query; key and value of token $i$ | $v$ = 1, 2, 3, 4 |
 # | $D$ | elements of a head | 16 |
-# | $x_i$ | logit: how well key $i$ fits | 2, 90, 89, 1 |
+# | $x_i$ | logit: how well key $i$ fits the query | 2, 90, 89, 1 |
 #
 # Written down like this, it fails:
-# %% [markdown] key="store_read" lang="zh" src="670d0a89"
+# %% [markdown] key="store_read" lang="zh" src="017d80fa"
 # 块大小是 8，所以槽位 10 就是块 1 的第 2 个位置（从 0 数起）。槽位 -1 的意思是不要写。这个 token 是补齐用的，因为 CUDA 图（录制下来、反复重放的 launch）每次运行的程序数固定。
 # kernel 必须判断一下。在 Python 里，`-1 // 8` 得 -1，作为下标就是最后一块，而那一块属于另一条序列。Triton 向零取整，得到块 0 的第 -1 个位置，也就是缓存之前的内存。（练习 10.1。）
 #
@@ -336,7 +336,7 @@ def online(tiles):
 # 还是刚才失败的四个数，一个一个地来：
 
 # %% key="online_table" lang="en"
-steps = list(online(zip(logits.split(1), values.split(1))))
+steps = list(online(zip(logits.split(1), values.split(1))))  # tiles of one number: [1] each
 Table(
     ["x", "v", "rescale", "m", "l", "a", "a/l"],
     [
@@ -346,7 +346,7 @@ Table(
     lines=[f"result {steps[-1].result:.4f}, lse {steps[-1].largest + math.log(steps[-1].total):.4f}"],
 )
 # %% key="online_table" lang="zh"
-steps = list(online(zip(logits.split(1), values.split(1))))
+steps = list(online(zip(logits.split(1), values.split(1))))  # 每个 tile 一个数：[1]
 Table(
     ["x", "v", "乘以的数", "m", "l", "a", "a/l"],
     [
@@ -357,8 +357,8 @@ Table(
 )
 
 # %% [markdown] key="online_tiles" lang="en"
-# The answer is the same. Now a query head of sequence 2, with its 37 logits in tiles of 8: watch the old sum where the red line rises.
-# %% [markdown] key="online_tiles" lang="zh" src="afad9063"
+# The answer is the same. Here is a query head of sequence 2, with its 37 logits in tiles of 8. Watch what happens to the old sums where the red line rises.
+# %% [markdown] key="online_tiles" lang="zh" src="2516b381"
 # 结果相同。再看序列 2 的一个 query 头，它有 37 个 logit，每个 tile 8 个。红线升高时，注意旧的和发生了什么。
 
 # %% key="online_picture" lang="en"
@@ -375,7 +375,7 @@ show(online_softmax(list(online(tiles)), "zh"))
 # %% [markdown] key="online_read" lang="en"
 # Three of the five tiles raise $m$ and rescale what was summed before. The last two only add their part.
 #
-# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials: for the four numbers 90 + ln 1.368 = 90.3133. With it a row can be computed in two halves.
+# $m + \ln l$ is called the **lse**, the logarithm of the sum of the exponentials: for the four numbers 90 + ln 1.368 = 90.3133. With it you can compute a row in two halves and join them later.
 #
 # ## Step 3: pages
 #
@@ -386,9 +386,9 @@ show(online_softmax(list(online(tiles)), "zh"))
 # nano registers `attend` with transformers, and the model calls it in every layer. Look for three things:
 #
 # - `cache.write` comes first, because a query also looks at its own token.
-# - `query` becomes rows `[T, Hq, Dk]`: the tokens of all sequences in this step, without padding. `batch` knows which is whose.
+# - `query` becomes rows `[T, Hq, Dk]`: the tokens of all sequences in this step, without padding. `batch` says which token belongs to which sequence.
 # - One line decides: a decode on a GPU goes to the kernel, everything else to plain torch.
-# %% [markdown] key="online_read" lang="zh" src="13707c96"
+# %% [markdown] key="online_read" lang="zh" src="d80abf00"
 # 五个 tile 中，前三个依次抬高了 $m$，之前的和也跟着缩放；后两个只把自己的部分加上去。
 #
 # $m + \ln l$ 称为 **lse**，即各个幂之和的对数，前面的四个数是 90 + ln 1.368 = 90.3133。有了它，一行可以分成两半来算，以后再合并。
@@ -445,7 +445,7 @@ out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, b
 # %% key="attend_table" lang="en"
 Table(
     ["block", "place 0", "place 1", "place 2", "place 3"],
-    [[block, *row] for block, row in enumerate(cache.k[0, :, :, 0, 0].int().tolist())],
+    [[block, *row] for block, row in enumerate(cache.k[0, :, :, 0, 0].int().tolist())],  # [blocks, block size]
     title="The first number of K in each slot",
     lines=[
         f"positions {batch.positions.tolist()}, slots {batch.slots.tolist()}",
@@ -455,7 +455,7 @@ Table(
 # %% key="attend_table" lang="zh"
 Table(
     ["块", "位置 0", "位置 1", "位置 2", "位置 3"],
-    [[block, *row] for block, row in enumerate(cache.k[0, :, :, 0, 0].int().tolist())],
+    [[block, *row] for block, row in enumerate(cache.k[0, :, :, 0, 0].int().tolist())],  # [块数, 块大小]
     title="每个槽位里 K 的第一个数",
     lines=[
         f"位置 {batch.positions.tolist()}，槽位 {batch.slots.tolist()}",
@@ -473,11 +473,11 @@ Table(
 # - `batch.groups`: sequences with equally many new tokens, computed at once.
 # - `k_cache[blocks]`: the lookup. It *copies* the blocks out of the pool.
 # - `q` gets the shape `[n, q, heads, group, Dk]`: neighbouring query heads belong to one KV head.
-# - `hidden`: a query at position p sees the keys up to p. Empty places lie behind every query, so the same comparison hides them.
+# - `hidden`: a query at position p sees the keys up to p. Empty places come after every query, so the same comparison hides them.
 # - `-torch.inf` before the softmax makes a weight exactly 0. The value is multiplied by it all the same.
 #
-# We try it with NaN and then with zeros where no token lies:
-# %% [markdown] key="paged_read" lang="zh" src="987ea5e4"
+# Below the source we run it twice, with NaN and then with zeros in the places without a token:
+# %% [markdown] key="paged_read" lang="zh" src="61ef3aca"
 # 序列 1 的位置 5 是块 1 的第 1 个位置（从 0 数起），所以槽位是 1 * 4 + 1 = 5。
 #
 # ### 规范：普通的 torch
@@ -490,21 +490,21 @@ Table(
 # - `hidden`：位置 p 的 query 只看到位置 p 为止的 key。空位都排在所有 query 之后，同一个比较就把它们遮住了。
 # - softmax 之前的 `-torch.inf` 让权重正好为 0。不过，value 还是会和它相乘。
 #
-# 没有 token 的地方，先放 NaN，再放零：
+# 源码下面运行两次。没有 token 的地方，第一次放 NaN，第二次放零：
 
 # %% key="paged_source"
 show_source(attention.paged_attention)
 
 # %% key="paged_code" lang="en"
 batch, rows = case.batch(), []
-for fill in (math.nan, 0.0):  # what lies behind the lengths
+for fill in (math.nan, 0.0):  # what lies beyond the lengths
     k, v = (cache.nan_to_num(nan=fill) for cache in (case.k_cache, case.v_cache))
     out = attention.paged_attention(case.query, k, v, batch, case.scale)
     rows.append([str(fill), int(out.isnan().sum()), out.numel(), case.close(out)])
 sequences, _, columns = batch.groups[0]  # the block table of a group is as wide as its longest sequence
 copied = len(sequences) * columns * 8
 Table(
-    ["behind the lengths", "NaN", "of numbers", "same as the reference"],
+    ["beyond the lengths", "NaN", "numbers in all", "same as the reference"],
     rows,
     lines=[f"places copied out of the blocks: {copied}, of which {int(case.lengths.sum())} hold tokens"],
 )
@@ -517,7 +517,7 @@ for fill in (math.nan, 0.0):  # 长度之外的内容
 sequences, _, columns = batch.groups[0]  # 一组的块表与其中最长的序列一样宽
 copied = len(sequences) * columns * 8
 Table(
-    ["长度之外放", "NaN 个数", "总共", "与参考实现相同"],
+    ["长度之外放", "NaN 个数", "共几个数", "与参考实现相同"],
     rows,
     lines=[f"从块里复制出 {copied} 个位置，其中 {int(case.lengths.sum())} 个有 token"],
 )
@@ -566,8 +566,8 @@ if mode != "none":
     show_source(attention.paged_decode_kernel)
 
 # %% [markdown] key="kernel_run" lang="en"
-# On the same sequences, this time with NaN in the pool:
-# %% [markdown] key="kernel_run" lang="zh" src="df226ed0"
+# We run it on the same sequences, this time with NaN in the pool:
+# %% [markdown] key="kernel_run" lang="zh" src="f802af1d"
 # 还是那三条序列，这次块池里放着 NaN：
 
 # %% key="kernel_code" lang="en"
@@ -610,7 +610,7 @@ Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block
 #
 # - `.to(tl.int64)`: in a large pool, block times stride doesn't fit in 32 bits.
 # - `seen`: the last block isn't full.
-# - `first_row`: query heads that share a KV head are neighbours, not every fourth one.
+# - `first_row`: query heads that share a KV head are neighbours, not every second one.
 #
 # (Exercise 10.6 is the loop of this kernel.)
 #
@@ -618,14 +618,14 @@ Table(["at", "block", "slot", "token"], zip(*(one.tolist() for one in (at, block
 #
 # With each step of the slider, the program reads one tile, here one block. Which entry, which block, which slots?
 # Then add *splits*: programs that share the tiles and read at the same time. Step 5 says why.
-# %% [markdown] key="pages_read" lang="zh" src="f948d784"
+# %% [markdown] key="pages_read" lang="zh" src="c4f1af18"
 # 五个 key 都在同一块里。kernel 为每个位置读一次块号，但地址相同，只需从显存取一次。
 #
 # 有三处容易漏掉，每一处都真的出过 bug：
 #
 # - `.to(tl.int64)`：块池一大，块号乘步幅就超出 32 位。
 # - `seen`：最后一块没有填满。
-# - `first_row`：共用一个 KV 头的是相邻的几个 query 头，不是每隔几个取一个。
+# - `first_row`：共用一个 KV 头的是相邻的几个 query 头，不是隔一个取一个。
 #
 # （练习 10.6 就是写这个 kernel 的循环。）
 #
@@ -665,7 +665,7 @@ times = [one.total / floor(asked).num_bytes for one in ways.values()]
 names = [f"{name}: {ratio:.2f} times the floor" for name, ratio in zip(ways, times)]
 parts = {
     "K and V": [one.kv / 1e9 for one in ways.values()],
-    "the rest": [(one.total - one.kv) / 1e9 for one in ways.values()],
+    "copies, query, tables": [(one.total - one.kv) / 1e9 for one in ways.values()],
 }
 show(bars(names, parts, x="GB", stacked=True))
 # %% key="moved" lang="zh"
@@ -680,7 +680,7 @@ times = [one.total / floor(asked).num_bytes for one in ways.values()]
 names = [f"{name}：下限的 {ratio:.2f} 倍" for name, ratio in zip(ways, times)]
 parts = {
     "K 和 V": [one.kv / 1e9 for one in ways.values()],
-    "其余": [(one.total - one.kv) / 1e9 for one in ways.values()],
+    "副本、query、块表": [(one.total - one.kv) / 1e9 for one in ways.values()],
 }
 show(bars(names, parts, x="GB", stacked=True))
 
@@ -763,11 +763,11 @@ for splits in (1, 2, 4, 9) if mode != "none" else ():
 Table(["切分数", "其中序列 0 为空的", "与参考实现相同"], rows)
 
 # %% [markdown] key="splits_read" lang="en"
-# Sequence 0 has only one tile, so of two splits one has nothing to do. It leaves zeros and an lse of $-\infty$, and counts 0.
+# Sequence 0 has only one tile, so of two splits one has nothing to do. It leaves zeros and an lse of $-\infty$, so its share is 0.
 #
-# How many splits do you need? Enough *bytes under way*. What a load asks for arrives about 0.9 us later, so for 4.8 TB/s each of the 132 SMs must wait for 4.8e12 * 0.9e-6 / 132 = 32,727 B at every moment. This is Little's law.
+# How many splits do you need? Enough to keep enough *bytes under way*. The data of a load arrive about 0.9 us later. So for 4.8 TB/s, each of the 132 SMs needs 4.8e12 * 0.9e-6 / 132 = 32,727 B under way at every moment. This is Little's law.
 # A program multiplies one tile of K and V while the next is on its way: 2 * 64 tokens * 128 * 2 B = 32,768 B. So one program on each SM is just enough, and the package plans two, since a program also computes. More splits cost more than they bring, because each result has to be written and read again.
-# %% [markdown] key="splits_read" lang="zh" src="45101f53"
+# %% [markdown] key="splits_read" lang="zh" src="2fa76eda"
 # 序列 0 只有一个 tile，切成两份就有一份无事可做。它留下零和 $-\infty$ 的 lse，所占的份额为 0。
 #
 # 切成几份才好？要看**在途的字节**够不够。发出一次读取，数据大约 0.9 us 之后才到，所以要达到 4.8 TB/s，132 个 SM 中的每一个随时都要有 4.8e12 * 0.9e-6 / 132 = 32,727 B 正在路上。这就是 Little 定律。
@@ -780,11 +780,11 @@ from minikv.kernels.occupancy import bytes_under_way, little
 one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
 for splits in (1, 4, 16, 64):
     programs = len(one.lengths) * one.kv_heads * splits
-    under_way = bytes_under_way(programs, 132, at_once=3, tile_bytes=32768, buffers=2)
+    under_way = bytes_under_way(programs, 132, at_once=3, tile_bytes=32768, buffers=2)  # at most 3 on an SM
     extra = moved("split", one, splits).total / floor(one).num_bytes - 1
     rows.append([splits, programs, round(under_way), f"{extra:.2%}"])
 chosen = [package_splits(batch, 32768) for batch in (1, 4, 16, 64)] if mode != "none" else []
-head = ["splits", "programs", f"B under way to an SM, of {little(4.8e12, 132):,.0f}", "more bytes"]
+head = ["splits", "programs", f"B under way to an SM ({little(4.8e12, 132):,.0f} needed)", "extra bytes"]
 Table(head, rows, right=head, lines=[f"The package's splits for 1, 4, 16 and 64 such sequences: {chosen}"])
 # %% key="splits_cost" lang="zh"
 from minikv.course.lessons.l10.launch import package_splits
@@ -793,7 +793,7 @@ from minikv.kernels.occupancy import bytes_under_way, little
 one, rows = Shape(lengths=(32768,), query_heads=32, kv_heads=8), []
 for splits in (1, 4, 16, 64):
     programs = len(one.lengths) * one.kv_heads * splits
-    under_way = bytes_under_way(programs, 132, at_once=3, tile_bytes=32768, buffers=2)
+    under_way = bytes_under_way(programs, 132, at_once=3, tile_bytes=32768, buffers=2)  # 一个 SM 最多放 3 个
     extra = moved("split", one, splits).total / floor(one).num_bytes - 1
     rows.append([splits, programs, round(under_way), f"{extra:.2%}"])
 chosen = [package_splits(batch, 32768) for batch in (1, 4, 16, 64)] if mode != "none" else []
@@ -803,9 +803,9 @@ Table(head, rows, right=head, lines=[f"这样的序列有 1、4、16、64 条时
 # %% [markdown] key="real" lang="en"
 # ## The package's kernel
 #
-# `minikv.kernels.paged_decode` adds what practice asks for: tensor cores (not on a T4), windows, fp8, scores for eviction.
+# `minikv.kernels.paged_decode` adds what real engines need: tensor cores (not on a T4), windows, fp8, scores for eviction.
 # Its tile (`BLOCK_N` tokens) need not be a block, so its lookup knows three cases: a tile inside a block, several whole blocks in a tile, and neither a multiple of the other.
-# %% [markdown] key="real" lang="zh" src="cbe904b6"
+# %% [markdown] key="real" lang="zh" src="e0fb0f17"
 # ## 本包的 kernel
 #
 # `minikv.kernels.paged_decode` 还加上了实际需要的 Tensor Core（T4 上不用）、窗口、fp8、供淘汰用的分数。
@@ -856,23 +856,23 @@ draw = torch.Generator().manual_seed(0)
 heads, nope, rope, rank, tokens = 4, 16, 8, 32, 21
 latents, ropes = (torch.randn(tokens, dim, generator=draw) for dim in (rank, rope))  # what MLA caches
 up_k, up_v = (torch.randn(heads, nope, rank, generator=draw) for _ in range(2))
-q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))
+q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))  # [H, nope], [H, rope]
 scale = (nope + rope) ** -0.5
 
 keys = torch.einsum("tr,hnr->htn", latents, up_k)  # K of every head: [H, T, nope]
-logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T
-expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)
+logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T  # [H, T]
+expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)  # [H, nope]
 # %% key="expanded" lang="zh"
 draw = torch.Generator().manual_seed(0)
 heads, nope, rope, rank, tokens = 4, 16, 8, 32, 21
 latents, ropes = (torch.randn(tokens, dim, generator=draw) for dim in (rank, rope))  # MLA 缓存的就是这些
 up_k, up_v = (torch.randn(heads, nope, rank, generator=draw) for _ in range(2))
-q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))
+q_nope, q_rope = (torch.randn(heads, dim, generator=draw) for dim in (nope, rope))  # [H, nope]、[H, rope]
 scale = (nope + rope) ** -0.5
 
 keys = torch.einsum("tr,hnr->htn", latents, up_k)  # 每个头的 K：[H, T, nope]
-logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T
-expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)
+logits = torch.einsum("hn,htn->ht", q_nope, keys) + q_rope @ ropes.T  # [H, T]
+expanded = torch.einsum("ht,tr,hvr->hv", torch.softmax(logits * scale, -1), latents, up_v)  # [H, nope]
 
 # %% [markdown] key="absorbed_now" lang="en"
 # The same without K or V of any head, from latents that lie in blocks:
@@ -885,10 +885,10 @@ from minikv.kernels import PagedKV, latent_decode
 caches = [torch.full((4, 8, 1, dim), torch.nan) for dim in (rank, rope)]  # [blocks, block size, 1, dim]
 slots = (torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)).flatten()[:tokens]  # blocks 2, 0, 3
 for cache, new in zip(caches, (latents, ropes)):
-    cache.view(4 * 8, -1)[slots] = new
+    cache.view(4 * 8, -1)[slots] = new  # a row for each slot: [32, dim]
 kv = PagedKV(*caches, block_tables=torch.tensor([[2, 0, 3]]), lengths=torch.tensor([tokens]))
 q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)  # the query takes the up-projection of K: [H, rank]
-out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]
+out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]  # a batch of 1: [H, rank]
 same = torch.allclose(torch.einsum("hr,hvr->hv", out, up_v), expanded, atol=1e-4)
 head = ["elements a token, K and V of all heads", "latent and rope key", "same result"]
 Table(head, [[heads * (2 * nope + rope), rank + rope, same]])
@@ -898,10 +898,10 @@ from minikv.kernels import PagedKV, latent_decode
 caches = [torch.full((4, 8, 1, dim), torch.nan) for dim in (rank, rope)]  # [块数, 块大小, 1, dim]
 slots = (torch.tensor([[2], [0], [3]]) * 8 + torch.arange(8)).flatten()[:tokens]  # 块 2、0、3
 for cache, new in zip(caches, (latents, ropes)):
-    cache.view(4 * 8, -1)[slots] = new
+    cache.view(4 * 8, -1)[slots] = new  # 一个槽位一行：[32, dim]
 kv = PagedKV(*caches, block_tables=torch.tensor([[2, 0, 3]]), lengths=torch.tensor([tokens]))
 q_latent = torch.einsum("hn,hnr->hr", q_nope, up_k)  # K 的上投影吸收进 query：[H, rank]
-out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]
+out = latent_decode(q_latent[None], q_rope[None], kv, scale=scale).out[0]  # batch 为 1：[H, rank]
 same = torch.allclose(torch.einsum("hr,hvr->hv", out, up_v), expanded, atol=1e-4)
 head = ["每个 token 的元素数：所有头的 K 和 V", "潜在向量加 rope key", "结果相同"]
 Table(head, [[heads * (2 * nope + rope), rank + rope, same]])
@@ -969,11 +969,11 @@ names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
 show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 
 # %% [markdown] key="measure_read" lang="en"
-# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so their difference is one between kernels. What pages cost by themselves you see within one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU that difference is noise.)
-# In a benchmark of your own, shuffle the blocks, since an engine's blocks are seldom in order. And give every sequence its own, or they come from a cache.
+# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so you compare kernels there, not layouts. To see what pages alone cost, stay with one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU that difference is noise.)
+# In a benchmark of your own, shuffle the blocks, since an engine's blocks are seldom in order. And give every sequence its own blocks, or the data come from a cache.
 #
 # On a GPU the next cell draws bandwidth over the length of one sequence, with nothing in the L2. The first call of a kernel also compiles it, for seconds:
-# %% [markdown] key="measure_read" lang="zh" src="aa47eb24"
+# %% [markdown] key="measure_read" lang="zh" src="adafe26f"
 # 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。（在 CPU 上，看到的差别是噪声。）
 # 自己做基准测试时，要把块打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存。
 #
@@ -1011,8 +1011,8 @@ if mode == "gpu":
 #
 # ### One token too many
 #
-# A mask that is off by one reads the place behind the last token. Our pool has NaN there. A real one has what the block's last holder left:
-# %% [markdown] key="break" lang="zh" src="5491951a"
+# A mask that is off by one reads the place after the last token. Our pool has NaN there. A real one has what the block's last holder left:
+# %% [markdown] key="break" lang="zh" src="bc947860"
 # ## 弄坏它
 #
 # ### 多读一个 token
@@ -1029,9 +1029,9 @@ late = replace(case, lengths=case.lengths + torch.tensor([1, 0, 1], dtype=torch.
 stale = replace(late, k_cache=case.k_cache.nan_to_num(0.5), v_cache=case.v_cache.nan_to_num(0.5))
 rows = []
 for name, wrong in (("NaN", late), ("old numbers", stale)):
-    out = paged_decode(case.query, wrong.kv, scale=case.scale).out[0]
+    out = paged_decode(case.query, wrong.kv, scale=case.scale).out[0]  # sequence 0: [Hq, D]
     rows.append([name, int(out.isnan().sum()), out.numel(), torch.allclose(out, right[0], atol=1e-3)])
-Table(["behind the last token", "NaN", "of numbers", "the right answer"], rows)
+Table(["after the last token", "NaN", "numbers in all", "the right answer"], rows)
 # %% key="break_tail" lang="zh"
 from dataclasses import replace
 
@@ -1042,9 +1042,9 @@ late = replace(case, lengths=case.lengths + torch.tensor([1, 0, 1], dtype=torch.
 stale = replace(late, k_cache=case.k_cache.nan_to_num(0.5), v_cache=case.v_cache.nan_to_num(0.5))
 rows = []
 for name, wrong in (("NaN", late), ("残留的旧数据", stale)):
-    out = paged_decode(case.query, wrong.kv, scale=case.scale).out[0]
+    out = paged_decode(case.query, wrong.kv, scale=case.scale).out[0]  # 序列 0：[Hq, D]
     rows.append([name, int(out.isnan().sum()), out.numel(), torch.allclose(out, right[0], atol=1e-3)])
-Table(["最后一个 token 后面", "NaN 个数", "总共", "答案正确"], rows)
+Table(["最后一个 token 后面", "NaN 个数", "共几个数", "答案正确"], rows)
 
 # %% [markdown] key="break_logical" lang="en"
 # The second row is what happens in production: no NaN and no error, just a slightly different text. So our tests fill every unused place with NaN.
@@ -1063,7 +1063,7 @@ Table(["最后一个 token 后面", "NaN 个数", "总共", "答案正确"], row
 rows = []
 for shuffled in (False, True):
     trial = paged([24], block_size=8, dim=16, shuffled=shuffled, device=device)
-    no_table = torch.arange(3, dtype=torch.int32, device=device)[None]  # [[0, 1, 2]] in place of the table
+    no_table = torch.arange(3, dtype=torch.int32, device=device)[None]  # [[0, 1, 2]] instead of the table
     out = paged_decode(trial.query, replace(trial.kv, block_tables=no_table), scale=trial.scale).out
     rows.append([str(trial.block_tables[0].tolist()), trial.close(out)])
 Table(["block table", "right without looking into it"], rows)
@@ -1093,10 +1093,10 @@ stride = 480 * 576  # elements of a block: MLA with 480 tokens in each
 last = 2**31 // stride
 ids = torch.tensor([last, last + 1], dtype=torch.int32)
 Table(
-    ["block", "its offset in int32", "in int64"],
+    ["block", "offset in int32", "offset in int64"],
     zip(ids.tolist(), (ids * stride).tolist(), (ids.long() * stride).tolist()),
     lines=[
-        f"{stride:,} elements a block: block {last:,} is the last whose beginning fits into 32 bits with a sign"
+        f"{stride:,} elements a block: block {last:,} is the last whose beginning fits into a signed 32-bit number"
     ],
 )
 # %% key="break_int_code" lang="zh"
@@ -1156,7 +1156,7 @@ rows = [
     [name, torch.allclose(out, right, atol=1e-5), int(out.isnan().any(-1).sum()), right[..., 0].numel()]
     for name, out in outs
 ]
-Table(["K and V side by side", "right", "rows with NaN", "of"], rows)
+Table(["K and V side by side", "right", "rows with NaN", "rows"], rows)
 # %% key="break_stride" lang="zh"
 beside = replace(case, k_cache=whole[:, 0], v_cache=whole[:, 1])
 outs = [("paged_decode", paged_decode(case.query, beside.kv, scale=case.scale).out)]
@@ -1169,7 +1169,7 @@ rows = [
     [name, torch.allclose(out, right, atol=1e-5), int(out.isnan().any(-1).sum()), right[..., 0].numel()]
     for name, out in outs
 ]
-Table(["K 和 V 挨着放", "正确", "有 NaN 的行", "共"], rows)
+Table(["K 和 V 挨着放", "正确", "有 NaN 的行", "总行数"], rows)
 
 # %% [markdown] key="break_stride_read" lang="en"
 # Nano took 8 × 32 = 256 elements for the stride of a block, and here it is 512. Even NaN didn't help: its kernel read full blocks of other tokens.
@@ -1205,8 +1205,8 @@ for attempt in attempts:
 # - `paged_attention` copies the blocks first and moves three times the floor. A kernel reads them where they lie.
 # - The online softmax carries a maximum and two sums from tile to tile. A larger maximum rescales both sums.
 # - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 16 of them keep 31,775 B under way to each of 132 SMs, of 32,727 that are needed, for 0.53% more bytes.
-# - What must not count must not be read: 0 times NaN is NaN, and stale numbers give no error.
-# %% [markdown] key="recap" lang="zh" src="eb076998"
+# - A place that must not count must not even be read: 0 times NaN is NaN, and stale numbers give no error.
+# %% [markdown] key="recap" lang="zh" src="2fb48e6b"
 # ## 本课小结
 #
 # - 块大小 16 时，块表的字节只有 K 和 V 的 0.006%。真正可能费时间的，是由表项计算地址。
@@ -1239,11 +1239,25 @@ explain("why_split")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# You write the parts of a paged decode: `store_kv` and `token_offsets`, the way to a slot and back; `attend`, an online softmax, and `merge`, which joins two splits. The last two become parts of your engine: `paged_attention` in torch, and the loop of nano's Triton kernel, `paged_decode_kernel`.
-# %% [markdown] key="exercises" lang="zh" src="c2dc5f2b"
+# You write the parts of a paged decode. Those with \* become parts of your engine.
+#
+# 1. `store_kv`: K and V to their slots.
+# 2. `token_offsets`: from the block table to offsets.
+# 3. `attend`: an online softmax.
+# 4. `merge`: join two splits.
+# 5. `paged_attention` \*: in torch.
+# 6. `paged_decode_kernel` \*: the loop of nano's Triton kernel.
+# %% [markdown] key="exercises" lang="zh" src="89e9c648"
 # ## 练习
 #
-# 练习 notebook 要你写出分页解码的各个部分。`store_kv` 和 `token_offsets` 写入槽位、再找回来；`attend` 是在线 softmax，`merge` 把两份结果合成一份。最后两个会成为你的引擎的部件，即用 torch 写的 `paged_attention`，以及 nano 的 Triton kernel 的循环 `paged_decode_kernel`。
+# 练习 notebook 要你写出分页解码的各个部分，带 \* 的会成为“你的引擎”的部件。
+#
+# 1. `store_kv`：把 K 和 V 写入槽位。
+# 2. `token_offsets`：查块表，算出每个位置在缓存里的偏移。
+# 3. `attend`：在线 softmax。
+# 4. `merge`：把两份切分的结果合成一份。
+# 5. `paged_attention` \*：用 torch 写的分页注意力。
+# 6. `paged_decode_kernel` \*：nano 的 Triton kernel 的循环。
 
 # %% [markdown] key="stuck" lang="en"
 # ## If you are stuck

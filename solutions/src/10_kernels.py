@@ -12,8 +12,9 @@
 # Change the caches in place, nothing else, and return nothing.
 # In some cases K and V of a block lie side by side in one tensor, so the two caches are views that are not contiguous.
 #
-# The check fills token i with i + 1 (and 100 more in its second head), V with the negative of that, stores in two calls, half of the tokens each, and then reads everything back; 0 was never written.
-# %% [markdown] key="store_task" lang="zh" src="1d1f5258"
+# The check fills token i with i + 1 (and 100 more in its second head), and V with the negative of that.
+# It stores in two calls, half of the tokens each, and then reads everything back. A 0 was never written.
+# %% [markdown] key="store_task" lang="zh" src="84486c61"
 # ## 10.1 写入
 #
 # `key` 和 `value` 是新 token，形状都是 `[T, kv_heads, head_dim]`。把第 i 个 token 写入 `k_cache` 和 `v_cache` 的槽位 `slots[i]`；两个缓存的形状都是 `[块数, block_size, kv_heads, head_dim]`。
@@ -44,12 +45,12 @@ check("10.1", store_kv)
 # ## 10.2 The lookup
 #
 # A program is about to load a tile: the `count` positions from `start` on.
-# For each of them say where its row begins in the cache, counted in elements, or `None` if it must not be read.
+# For each of them say where its row begins in the cache, counted in elements. Say `None` if it must not be read.
 #
 # - The sequence has `length` tokens, at positions 0 to `length - 1`; the query stands at the last one.
-# - With a `window` (or `None`) the query looks at that many positions, itself included. In front of them the table may hold -1.
+# - With a `window` (or `None`) the query looks at that many positions, itself included. Before those, the table may hold -1.
 # - From one block to the next it is `stride_block` elements, from one token to the next in the same block `stride_token`.
-# %% [markdown] key="offsets_task" lang="zh" src="e12d3b9c"
+# %% [markdown] key="offsets_task" lang="zh" src="8e40eb81"
 # ## 10.2 查表
 #
 # 一个程序正要读一个 tile，即从 `start` 开始的 `count` 个位置。
@@ -91,7 +92,7 @@ check("10.2", token_offsets)
 # `tiles` is a list of pairs: the logits of a tile, and the value of each key (one number each).
 # A logit of `-math.inf` is a hidden key; a whole tile may be hidden, but not all of them.
 # Return the pair (result, lse) of one softmax over all keys, in one pass over the tiles.
-# Two Python floats: the check compares nine digits, which a float32 does not have.
+# Return two Python floats: the check compares nine digits, which a float32 does not have.
 #
 # Here is an attempt that is wrong nearly always:
 #
@@ -106,7 +107,7 @@ check("10.2", token_offsets)
 # ```
 #
 # Find out why, and write it correctly.
-# %% [markdown] key="attend_task" lang="zh" src="43edb435"
+# %% [markdown] key="attend_task" lang="zh" src="bb90ba77"
 # ## 10.3 修好 softmax
 #
 # `tiles` 是一串二元组：一个 tile 的各个 logit，以及每个 key 的 value（各是一个数）。
@@ -192,7 +193,7 @@ check("10.4", merge)
 # | field | shape | what it holds |
 # |---|---|---|
 # | `batch.positions` | `[T]` | the position of each token in its sequence |
-# | `batch.last` | `[B]` | the row of each sequence's last token: sequence i has the rows `last[i - 1] + 1` to `last[i]`, the first one begins at 0 |
+# | `batch.last` | `[B]` | the row of each sequence's last token: sequence i has the rows `last[i - 1] + 1` to `last[i]`, the first one begins at row 0 |
 # | `batch.block_tables` | `[B, W]` | the blocks of each sequence, padded with 0 |
 # | `batch.lengths` | `[B]` | the tokens of each sequence that are in the cache |
 #
@@ -203,7 +204,7 @@ check("10.4", merge)
 #
 # Return softmax(scale * q K^T) V, `[T, query_heads, v_dim]`, and change nothing that you are given.
 # In the check, 10,000 stands in every place that holds no token of the sequence: in a real pool these are the numbers of earlier sequences.
-# %% [markdown] key="attention_task" lang="zh" src="04ef3e21"
+# %% [markdown] key="attention_task" lang="zh" src="2999d98f"
 # ## 10.5 对块做注意力
 #
 # 这个函数是**你的引擎**的一个部件：`minikv.nano` 在每一层都这样调用它，预填充、分段预填充和解码都用它。
@@ -216,7 +217,7 @@ check("10.4", merge)
 # | 字段 | 形状 | 内容 |
 # |---|---|---|
 # | `batch.positions` | `[T]` | 每个 token 在自己序列里的位置 |
-# | `batch.last` | `[B]` | 每条序列最后一个 token 的行号：序列 i 占第 `last[i - 1] + 1` 行到第 `last[i]` 行，第一条从 0 开始 |
+# | `batch.last` | `[B]` | 每条序列最后一个 token 的行号：序列 i 占第 `last[i - 1] + 1` 行到第 `last[i]` 行，第一条从第 0 行开始 |
 # | `batch.block_tables` | `[B, W]` | 每条序列的块，不足的补 0 |
 # | `batch.lengths` | `[B]` | 每条序列在缓存里的 token 数 |
 #
@@ -228,7 +229,7 @@ check("10.4", merge)
 # 返回 softmax(scale * q K^T) V，形状 `[T, query_heads, v_dim]`；不要改动传进来的任何东西。
 # 检查时，凡是没有本序列 token 的位置，放的都是 10,000：真实的块池里，那是先前的序列留下的数。
 
-# %% key="attention_stub"
+# %% key="attention_stub" lang="en"
 def paged_attention(
     query: torch.Tensor,
     k_cache: torch.Tensor,
@@ -246,17 +247,52 @@ def paged_attention(
         rows = slice(first, last + 1)
         first = last + 1
         k = k_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)  # [S, query_heads, k_dim]
-        v = v_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)
-        logits = torch.einsum("qhd,shd->hqs", query[rows], k) * scale
+        v = v_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)  # [S, query_heads, v_dim]
+        logits = torch.einsum("qhd,shd->hqs", query[rows], k) * scale  # [query_heads, q, S]
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)
         query_at = batch.positions[rows, None]  # [q, 1]
-        key_at = torch.arange(len(k), device=query.device)
+        key_at = torch.arange(len(k), device=query.device)  # [S]
         hidden = key_at > query_at  # [q, S]
         if window is not None:
             hidden |= key_at <= query_at - window
         weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
-        out[rows] = torch.einsum("hqs,shd->qhd", weights, v)
+        out[rows] = torch.einsum("hqs,shd->qhd", weights, v)  # [q, query_heads, v_dim]
+    return out
+    ### END SOLUTION
+
+
+check("10.5", paged_attention)
+
+# %% key="attention_stub" lang="zh"
+def paged_attention(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    batch,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    ### BEGIN SOLUTION
+    group = query.shape[1] // k_cache.shape[2]
+    out = query.new_empty(*query.shape[:2], v_cache.shape[-1])
+    first = 0
+    for table, last in zip(batch.block_tables, batch.last.tolist()):
+        rows = slice(first, last + 1)
+        first = last + 1
+        k = k_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)  # 每个 query 头一份 K：[S, query 头, k_dim]
+        v = v_cache[table].flatten(0, 1).repeat_interleave(group, dim=1)  # [S, query 头, v_dim]
+        logits = torch.einsum("qhd,shd->hqs", query[rows], k) * scale  # [query 头, q, S]
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        query_at = batch.positions[rows, None]  # [q, 1]
+        key_at = torch.arange(len(k), device=query.device)  # [S]
+        hidden = key_at > query_at  # [q, S]
+        if window is not None:
+            hidden |= key_at <= query_at - window
+        weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+        out[rows] = torch.einsum("hqs,shd->qhd", weights, v)  # [q, query 头, v_dim]
     return out
     ### END SOLUTION
 
@@ -267,10 +303,10 @@ check("10.5", paged_attention)
 # ### BEGIN SOLUTION
 # This version reads all blocks of a table, even the padding, and hides with `-inf` what a query may not see.
 # A hidden key has a weight of exactly 0, so 10,000 times 0 adds nothing. NaN would: 0 times NaN is NaN.
-# That is why nano makes its pool of zeros and not of whatever lay in that memory: from then on it holds numbers that some sequence computed.
+# That is why nano fills its pool with zeros when it makes it. From then on the pool holds only zeros and numbers that some sequence computed.
 # The kernel of 10.6 does not read what it hides, so even NaN could lie there.
 # ### END SOLUTION
-# %% [markdown] key="attention_why" lang="zh" src="83415184"
+# %% [markdown] key="attention_why" lang="zh" src="c7d95915"
 # ### BEGIN SOLUTION
 # 这种写法把块表里的块全读出来，连补齐的也读，再用 `-inf` 遮住 query 不该看的。
 # 被遮住的 key 权重正好是 0，10,000 乘以 0 不会加上任何东西。NaN 却不行：0 乘 NaN 还是 NaN。
@@ -281,7 +317,7 @@ check("10.5", paged_attention)
 # %% [markdown] key="kernel_task" lang="en"
 # ## 10.6 The kernel's loop
 #
-# On a GPU, the decodes of nano run this kernel in place of 10.5: it is a part of **your engine** too.
+# On a GPU, nano's decodes run this kernel instead of 10.5. It is a part of **your engine** too.
 # One program computes one sequence and one KV head: `group` queries, which share the head, over all tokens of the sequence.
 #
 # The beginning and the end of the kernel are given. In between, you write the loop over tiles of `TILE` positions: an online softmax as in 10.3, which finds its keys as in 10.2.
@@ -295,7 +331,7 @@ check("10.5", paged_attention)
 #
 # Without a GPU the check interprets your kernel, which takes some seconds.
 # NaN stands in every place without a token. A kernel that reads or writes outside of its tensors is stopped.
-# %% [markdown] key="kernel_task" lang="zh" src="d3a9a4cd"
+# %% [markdown] key="kernel_task" lang="zh" src="c7834fb1"
 # ## 10.6 kernel 的循环
 #
 # 在 GPU 上，nano 解码时运行的是这个 kernel，而不是 10.5：它也是**你的引擎**的一个部件。
@@ -313,7 +349,7 @@ check("10.5", paged_attention)
 # 没有 GPU 时，检查会解释执行你的 kernel，需要几秒钟。
 # 没有 token 的位置一律是 NaN。kernel 一旦读写到给它的张量之外，就会被停下。
 
-# %% key="kernel_stub"
+# %% key="kernel_stub" lang="en"
 from minikv.course.lessons.l10.launch import prepare
 
 if prepare() == "none":
@@ -342,21 +378,21 @@ else:
         ### BEGIN SOLUTION
         first = tl.where(window > 0, tl.maximum(length - window, 0), 0)
         for start in range(first, length, TILE):
-            at = start + tl.arange(0, TILE)
+            at = start + tl.arange(0, TILE)  # positions of this tile: [TILE]
             seen = at < length
             block = tl.load(block_tables + seq * table_stride + at // block_size, mask=seen, other=0)
             slot = block.to(tl.int64) * block_size + at % block_size
-            row = (slot * heads + head)[:, None]
-            k = tl.load(k_cache + row * k_dim + dk, mask=seen[:, None] & (dk < k_dim), other=0.0)
-            v = tl.load(v_cache + row * v_dim + dv, mask=seen[:, None] & (dv < v_dim), other=0.0)
+            row = (slot * heads + head)[:, None]  # rows of the cache: [TILE, 1]
+            k = tl.load(k_cache + row * k_dim + dk, mask=seen[:, None] & (dk < k_dim), other=0.0)  # [TILE, K_DIM]
+            v = tl.load(v_cache + row * v_dim + dv, mask=seen[:, None] & (dv < v_dim), other=0.0)  # [TILE, V_DIM]
 
-            logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [GROUP, TILE]
             if softcap > 0:
                 bent = tl.exp(-2 * tl.abs(logits) / softcap)
                 logits = tl.where(logits < 0, -softcap, softcap) * (1 - bent) / (1 + bent)
             logits = tl.where(seen, logits, -float("inf"))
 
-            new = tl.maximum(best, tl.max(logits, 1))
+            new = tl.maximum(best, tl.max(logits, 1))  # [GROUP]
             shrink = tl.exp(best - new)
             weights = tl.exp(logits - new[:, None])
             total = total * shrink + tl.sum(weights, 1)
@@ -367,3 +403,59 @@ else:
         tl.store(at_out, (summed / total[:, None]).to(out.dtype.element_ty), mask=real & (dv < v_dim))
 
     check("10.6", paged_decode_kernel)
+
+# %% key="kernel_stub" lang="zh"
+from minikv.course.lessons.l10.launch import prepare
+
+if prepare() == "none":
+    print(t("no_triton"))
+else:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def paged_decode_kernel(
+        query, k_cache, v_cache, block_tables, lengths, out, scale,
+        window, softcap, table_stride, block_size, heads,
+        group, k_dim, v_dim,
+        GROUP: tl.constexpr, K_DIM: tl.constexpr, V_DIM: tl.constexpr, TILE: tl.constexpr,
+    ):
+        seq, head = tl.program_id(0), tl.program_id(1)
+        length = tl.load(lengths + seq).to(tl.int32)
+        rows, dk, dv = tl.arange(0, GROUP), tl.arange(0, K_DIM), tl.arange(0, V_DIM)
+        first_row = (seq * heads + head) * group  # 把 query 看作 [B * Hq, Dk] 时的行号
+        real = (rows < group)[:, None]
+        q = tl.load(query + (first_row + rows)[:, None] * k_dim + dk, mask=real & (dk < k_dim), other=0.0)
+
+        best = tl.full([GROUP], -float("inf"), tl.float32)  # 目前最大的 logit
+        total = tl.zeros([GROUP], tl.float32)  # exp(logit - best) 之和
+        summed = tl.zeros([GROUP, V_DIM], tl.float32)  # 同样的和，每项再乘以自己的 value
+        ### BEGIN SOLUTION
+        first = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+        for start in range(first, length, TILE):
+            at = start + tl.arange(0, TILE)  # 这个 tile 的位置：[TILE]
+            seen = at < length
+            block = tl.load(block_tables + seq * table_stride + at // block_size, mask=seen, other=0)
+            slot = block.to(tl.int64) * block_size + at % block_size
+            row = (slot * heads + head)[:, None]  # 在缓存里的行号：[TILE, 1]
+            k = tl.load(k_cache + row * k_dim + dk, mask=seen[:, None] & (dk < k_dim), other=0.0)  # [TILE, K_DIM]
+            v = tl.load(v_cache + row * v_dim + dv, mask=seen[:, None] & (dv < v_dim), other=0.0)  # [TILE, V_DIM]
+
+            logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [GROUP, TILE]
+            if softcap > 0:
+                bent = tl.exp(-2 * tl.abs(logits) / softcap)
+                logits = tl.where(logits < 0, -softcap, softcap) * (1 - bent) / (1 + bent)
+            logits = tl.where(seen, logits, -float("inf"))
+
+            new = tl.maximum(best, tl.max(logits, 1))  # [GROUP]
+            shrink = tl.exp(best - new)
+            weights = tl.exp(logits - new[:, None])
+            total = total * shrink + tl.sum(weights, 1)
+            summed = summed * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+            best = new
+        ### END SOLUTION
+        at_out = out + (first_row + rows)[:, None] * v_dim + dv
+        tl.store(at_out, (summed / total[:, None]).to(out.dtype.element_ty), mask=real & (dv < v_dim))
+
+    check("10.6", paged_decode_kernel)
+
