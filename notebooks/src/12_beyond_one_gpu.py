@@ -50,7 +50,7 @@ show(rank_caches({model: model for model in models}, 8, t("lang")))
 # %% [markdown] key="answer_read" lang="zh" src="2b4a2baf"
 # Llama 的缓存，每块 GPU 只放八分之一；Qwen3 的每个头放在两块 GPU 上；DeepSeek 的潜在向量（latent），每块 GPU 都放**全部**，也就是同样的字节存了八份。
 #
-# 引擎启动时就能看到代价。例如在八块 B200 上运行一个同样存潜在向量的新模型，上下文一百万。张量并行时，vLLM 能同时放下 20.43 个请求；数据并行时能放下 156.9 个。
+# 引擎启动时就能看到代价。例如在八块 B200 上运行一个新模型，它同样存潜在向量，每个请求有一百万个 token。张量并行时，vLLM 算出能同时放下 20.43 个请求；数据并行时是 156.9 个。
 # **张量并行时少掉的八分之七去了哪里？为什么是 7.7 倍，而不是整 8 倍？**
 #
 # 学完本课，你能够：
@@ -65,11 +65,11 @@ show(rank_caches({model: model for model in models}, 8, t("lang")))
 predict("rank_bytes", ...)
 
 # %% [markdown] key="formula" lang="en"
-# ## Heads can be shared out
+# ## Heads can be divided
 #
 # Attention is computed head by head, and no head needs anything from another. So each rank takes some of the query heads, and keeps the K and V that these read.
 # With 4 KV heads on 2 ranks, each rank keeps 2 heads. On 8 ranks a rank can't keep half a head, so it keeps 1, and each head has 2 copies:
-# %% [markdown] key="formula" lang="zh" src="137ba326"
+# %% [markdown] key="formula" lang="zh" src="02fe197b"
 # ## 头可以分
 #
 # 注意力按头计算，头与头之间互不依赖。所以每个 rank 负责一部分 query 头，只存这些头要读的 K 和 V。
@@ -91,11 +91,11 @@ predict("rank_bytes", ...)
 # | copies | how often each head is stored on all ranks | | 2 |
 #
 # With the numbers put in: $\max(1, 4 / 8) = 1$ head, $2 \cdot 48 \cdot 1 \cdot 128 \cdot 2 = 24{,}576$ B, and $8 \cdot 1 / 4 = 2$ copies.
-# ($t$ has to divide $H_{kv}$, or $H_{kv}$ has to divide $t$. Anything else is refused.)
+# ($t$ has to divide $H_{kv}$, or $H_{kv}$ has to divide $t$. minikv refuses anything else.)
 #
 # MLA has no $H_{kv}$ to divide. A rank keeps $L \cdot (d_c + d_r) \cdot b$ bytes, whatever $t$ is, where $d_c$ counts the elements of the latent and $d_r$ those of the rope key ([lesson 03](03_the_2_86x_mistake.ipynb)). For DeepSeek-V3 that is $61 \cdot (512 + 64) \cdot 2 = 70{,}272$ B.
 # The next cell computes both for more models and ranks:
-# %% [markdown] key="symbols" lang="zh" src="c541ac97"
+# %% [markdown] key="symbols" lang="zh" src="6a1472f8"
 # | 符号 | 含义 | 单位 | 本例取值：8 个 rank 上的 Qwen3-30B-A3B |
 # |---|---|---|---|
 # | $H_{kv}$ | 模型的 KV 头数 | 头 | 4 |
@@ -108,7 +108,7 @@ predict("rank_bytes", ...)
 # | copies | 所有 rank 合起来，每个头存了几份 | | 2 |
 #
 # 代入数字：$\max(1, 4 / 8) = 1$ 个头，$2 \cdot 48 \cdot 1 \cdot 128 \cdot 2 = 24{,}576$ 字节，$8 \cdot 1 / 4 = 2$ 份。
-# （要么 $t$ 整除 $H_{kv}$，要么 $H_{kv}$ 整除 $t$；其余情况一律拒绝。）
+# （要么 $t$ 整除 $H_{kv}$，要么 $H_{kv}$ 整除 $t$；其余情况 minikv 一律拒绝。）
 #
 # MLA 没有 $H_{kv}$ 可除。不管 $t$ 是多少，一个 rank 都要存 $L \cdot (d_c + d_r) \cdot b$ 字节，其中 $d_c$ 是潜在向量的元素数，$d_r$ 是 rope key 的元素数（[第 03 课](03_the_2_86x_mistake.ipynb)）。DeepSeek-V3 就是 $61 \cdot (512 + 64) \cdot 2 = 70{,}272$ 字节。
 # 下一个单元格对更多的模型和 rank 数算出这两种情形：
@@ -145,14 +145,14 @@ Table(head, rows, title="一个 token 在一个 rank 上的字节数（x：所�
 # - **Latents.** They are copied from the second rank on.
 #
 # The second case is easy to forget, because `heads // tp` is 0 there. `minikv.models.load` handles it by repeating the weights of K and V.
-# (In exercise 12.1 you say which heads lie on which rank.)
+# (In exercise 12.1 you compute which heads lie on which rank.)
 #
 # ## Two real processes
 #
 # A plan is only a claim, so we test it. The next cell starts two processes with `torchrun`. Each loads its part of three small models and makes its own cache.
 # One model has 2 KV heads, one has a single head, and one keeps latents. Rank 1 gets less room than rank 0, as if another program used its GPU.
 # (This takes some 10 to 20 seconds, because each process imports torch and transformers. In a terminal you would run `torchrun --nproc-per-node 2 -m minikv generate "..."`, and in a script `LLM(..., tp="auto")`.)
-# %% [markdown] key="cut_read" lang="zh" src="7ac86f5e"
+# %% [markdown] key="cut_read" lang="zh" src="8d749a82"
 # 表里有三种情形：
 #
 # - **KV 头数不少于 rank 数**：缓存被切分，总共只有一份（表中的 `x1`）。GPU 加倍，一个 token 在每块上只占一半。
@@ -198,8 +198,8 @@ for name, found in shards.items():
         rows.append((name, rank, each.weight_bytes, str(each.block), *sizes))
     whole = sum(weight.nbytes for weight in loaded.model.parameters())
     with LLM(loaded, num_blocks=40) as llm:
-        lines.append(f"{name}: the answers of one process, with {whole:,} B of weights: {answer(llm) == found.answers}")
-Table(["model", "rank", "weights (B)", "a block", "own", "blocks", "planned (B)", "measured (B)"], rows, lines=lines)
+        lines.append(f"{name}: the same answers as one process (weights: {whole:,} B): {answer(llm) == found.answers}")
+Table(["model", "rank", "weights (B)", "shape of a block", "own blocks", "blocks used", "planned (B)", "measured (B)"], rows, lines=lines)
 
 # %% key="shards_table" tags="hardware" lang="zh"
 import torch
@@ -217,27 +217,27 @@ for name, found in shards.items():
     whole = sum(weight.nbytes for weight in loaded.model.parameters())
     with LLM(loaded, num_blocks=40) as llm:
         lines.append(f"{name}：与单个进程（权重 {whole:,} B）的回答相同：{answer(llm) == found.answers}")
-Table(["模型", "rank", "权重（B）", "一个块", "自己", "共同", "计划（B）", "实测（B）"], rows, lines=lines)
+Table(["模型", "rank", "权重（B）", "块的形状", "自己放得下的块", "实际用的块", "计划（B）", "实测（B）"], rows, lines=lines)
 
 # %% [markdown] key="shards_read" lang="en"
-# The shape of a block is (K and V, layers, tokens, heads, elements), and latents leave out the first. Each rank has one of GQA's two heads. MQA's only head is on both ranks, and so is the whole latent of 64 + 16 elements.
-# The measured bytes are the planned ones, and the answers are those of one process.
+# The shape of a block is (K and V, layers, tokens, heads, elements). Latents have no first entry, because a latent is not split into K and V. Each rank has one of GQA's two heads. MQA's only head is on both ranks, and so is the whole latent of 64 + 16 elements.
+# The measured bytes equal the planned ones, and the answers equal those of one process.
 #
 # The weights are about half of one process's. MQA has a little more, because its K and V projections are copied together with the head. MLA has more still: for this architecture, transformers cuts the MLP alone and leaves attention whole on every rank.
 #
 # ### The smallest count
 #
-# Rank 0 had room for more blocks (*own*), but both ranks use the count of rank 1. The reason is that there is one scheduler, on rank 0, and one block table for each sequence. Block 7 of the table is block 7 on every rank, and each rank keeps other heads of the same tokens there.
-# If one rank lacks a block, a part of the heads has no place. (`allocate_kv_cache` takes the smallest count by itself: [lesson 08](08_allocate_kv_cache.ipynb).)
-# %% [markdown] key="shards_read" lang="zh" src="80fa77d8"
-# 块的形状依次是 K 和 V、层数、token、头、元素，潜在向量没有第一项。GQA 的两个头，每个 rank 各放一个；MQA 唯一的头，两个 rank 都有；64 + 16 个元素的潜在向量，两个 rank 上都是完整的一份。
+# Rank 0 had room for more blocks (*own blocks*), but both ranks use the count of rank 1. The reason is that there is one scheduler, on rank 0, and one block table for each sequence. Block 7 of the table is block 7 on every rank, and each rank keeps other heads of the same tokens there.
+# If one rank lacks a block, some of the heads have no place. (`allocate_kv_cache` takes the smallest count by itself, see [lesson 08](08_allocate_kv_cache.ipynb).)
+# %% [markdown] key="shards_read" lang="zh" src="03a6a457"
+# 块的形状依次是 K 和 V、层、token、头、元素，例如 GQA 的一个块是 2、2、16、1、32；潜在向量不分 K 和 V，所以没有第一项。GQA 的两个头，每个 rank 各放一个；MQA 唯一的头，两个 rank 都有；64 + 16 个元素的潜在向量，两个 rank 上都是完整的一份。
 # 实测的字节与计划一致，回答也与单个进程相同。
 #
 # 权重约为单个进程的一半。MQA 略多，因为复制那个头时，它的 K 和 V 投影也要一起复制。MLA 更多，因为对这种架构，transformers 只切 MLP，注意力在每个 rank 上都是完整的。
 #
 # ### 取最小的块数
 #
-# rank 0 本来放得下更多的块（“自己”一列），但两个 rank 都按 rank 1 的块数来。原因是调度器只有一个，在 rank 0 上；每条序列也只有一张块表。表里的块 7，在每个 rank 上都是块 7，各 rank 在那里存同一批 token 的不同的头。
+# rank 0 本来放得下更多的块（“自己放得下的块”一列），但两个 rank 都按 rank 1 的块数来。原因是调度器只有一个，在 rank 0 上；每条序列也只有一张块表。表里的块 7，在每个 rank 上都是块 7，各 rank 在那里存同一批 token 的不同的头。
 # 只要有一个 rank 没有这个块，就有一部分头没有地方放。（`allocate_kv_cache` 会自动取最小的块数，见[第 08 课](08_allocate_kv_cache.ipynb)。）
 
 # %% key="predict_common"
@@ -248,13 +248,13 @@ predict("common_blocks", ...)
 #
 # ### What the ranks send each other
 #
-# Rank 0 decides, and sends each step to the other ranks as a list of integers: token ids, lengths, block tables. The other ranks have to know how much to receive, so the first message of a step always has the same size, 2,048 integers of 4 bytes. (A longer list sends the rest in a second one.) That is little. Inside of the forward far more is sent, because after attention and after the MLP every layer adds up the activations that the ranks have computed.
-# %% [markdown] key="message" lang="zh" src="1d4cbb0a"
+# Rank 0 decides, and sends each step to the other ranks as a list of integers: token ids, lengths, block tables. The other ranks have to know how much to receive, so the first message of a step always has the same size, 2,048 integers of 4 bytes. (If the list is longer, a second message carries the rest.) That is little. Far more is sent inside the forward: every layer adds up the activations of all ranks, once after attention and once after the MLP.
+# %% [markdown] key="message" lang="zh" src="e46b9bde"
 # （练习 12.2 就是算这个数。）
 #
 # ### rank 之间发送什么
 #
-# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank，包括 token id、长度、块表。接收的一方要事先知道收多少，所以每一步的第一条消息长度固定，是 2,048 个 4 字节的整数；放不下的部分再发一条。这些很少。前向计算内部要发的就多得多了，因为每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
+# 由 rank 0 做决定，把每一步作为一串整数发给其他 rank，包括 token id、长度、块表。接收的一方要事先知道收多少，所以每一步的第一条消息长度固定，是 2,048 个 4 字节的整数；放不下的部分再发一条。这点数据很少。前向计算内部要发的就多得多了，因为每一层在注意力之后、MLP 之后，都要把各 rank 算出的激活相加。
 
 # %% key="message_code" lang="en"
 from minikv import SamplingParams
@@ -271,7 +271,7 @@ for sequences in (1, 64):
     scheduler.finish(scheduler.schedule(), [7] * sequences)
     words = to_words(scheduler.schedule())
     rows.append((sequences, words.nbytes, FRAME * words.itemsize))
-Table(["sequences that decode", "B for every other rank", "B of the fixed frame"], rows)
+Table(["sequences that decode", "needed (B)", "first message to each rank (B)"], rows)
 
 # %% key="message_code" lang="zh"
 from minikv import SamplingParams
@@ -288,26 +288,28 @@ for sequences in (1, 64):
     scheduler.finish(scheduler.schedule(), [7] * sequences)
     words = to_words(scheduler.schedule())
     rows.append((sequences, words.nbytes, FRAME * words.itemsize))
-Table(["正在解码的序列", "发给其他每个 rank（B）", "定长消息（B）"], rows)
+Table(["正在解码的序列", "实际需要（B）", "发给每个 rank 的第一条消息（B）"], rows)
 
 # %% key="activations" lang="en"
 config = find_model("Llama-3.1-70B").config
 layers, hidden = config["num_hidden_layers"], config["hidden_size"]
-activations = 2 * layers * 64 * hidden * 2  # two sums a layer, 64 sequences, 2 bytes
-Table(["layers of Llama-3.1-70B", "B of activations a rank, 64 sequences"], [(layers, activations)])
+activations = 2 * layers * 64 * hidden * 2  # two sums a layer, 64 sequences, 2 bytes an element
+times = f"{activations // words.nbytes:,} times the integers of the same step"
+Table(["layers of Llama-3.1-70B", "B of activations a rank, 64 sequences"], [(layers, activations)], lines=[times])
 
 # %% key="activations" lang="zh"
 config = find_model("Llama-3.1-70B").config
 layers, hidden = config["num_hidden_layers"], config["hidden_size"]
-activations = 2 * layers * 64 * hidden * 2  # 每层相加两次，64 条序列，每个数 2 字节
-Table(["Llama-3.1-70B 的层数", "每个 rank 交换的激活（B），64 条序列"], [(layers, activations)])
+activations = 2 * layers * 64 * hidden * 2  # 每层相加两次，64 条序列，每个元素 2 字节
+times = f"是同一步那串整数的 {activations // words.nbytes:,} 倍"
+Table(["Llama-3.1-70B 的层数", "每个 rank 交换的激活（B），64 条序列"], [(layers, activations)], lines=[times])
 
 # %% [markdown] key="latents" lang="en"
-# ## Latents can't be shared out
+# ## Latents can't be divided
 #
 # Why isn't the latent cut as well? Two ranks could keep half of its elements each.
 # To see what goes wrong, look at how a score is computed ([lesson 03](03_the_2_86x_mistake.ipynb)), for one head $h$ and one cached token. With absorbed matrices, the head's query is first multiplied by the head's own matrix:
-# %% [markdown] key="latents" lang="zh" src="14ba6f38"
+# %% [markdown] key="latents" lang="zh" src="82ace5f1"
 # ## 潜在向量不能分
 #
 # 为什么不把潜在向量也切开？例如两个 rank 各放一半元素。
@@ -344,18 +346,20 @@ Table(["Llama-3.1-70B 的层数", "每个 rank 交换的激活（B），64 条�
 # %% key="half" lang="en"
 torch.manual_seed(0)
 latents = torch.randint(-9, 10, (64, 512)).float()  # [tokens, d_c]
-query = torch.randint(-9, 10, (512,)).float()  # of one head
-right = latents @ query
+query = torch.randint(-9, 10, (512,)).float()  # [d_c], of one head
+right = latents @ query  # [tokens]: a score for each
+# [tokens] each: what a rank computes that keeps 256 of the 512 elements
 first, second = latents[:, :256] @ query[:256], latents[:, 256:] @ query[256:]
 alone, summed = (right - first).abs().max(), (right - first - second).abs().max()
 rows = [("the first half alone", f"{alone:,.0f}"), ("both halves, added up", f"{summed:.0f}")]
-Table(["score from", "off by up to"], rows, right=["off by up to"])
+Table(["score computed from", "off by up to"], rows, right=["off by up to"])
 
 # %% key="half" lang="zh"
 torch.manual_seed(0)
 latents = torch.randint(-9, 10, (64, 512)).float()  # [token, d_c]
-query = torch.randint(-9, 10, (512,)).float()  # 一个头的 query
-right = latents @ query
+query = torch.randint(-9, 10, (512,)).float()  # [d_c]，一个头的 query
+right = latents @ query  # [token]：每个 token 一个分数
+# 都是 [token]：只存 512 个元素中 256 个的 rank，各自算出的结果
 first, second = latents[:, :256] @ query[:256], latents[:, 256:] @ query[256:]
 alone, summed = (right - first).abs().max(), (right - first - second).abs().max()
 rows = [("只有前一半", f"{alone:,.0f}"), ("两半相加", f"{summed:.0f}")]
@@ -372,7 +376,7 @@ scores, saved = heads * tokens * 4 / 2**20, tokens * 256 * 2 / 2**20
 Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB）"], [(tokens, f"{scores:.1f}", f"{saved:.1f}")])
 
 # %% [markdown] key="latents_ways" lang="en"
-# The ranks could add up their halves. But they would have to do it before the softmax, for each head, cached token, query and layer. With 128 heads and scores of 4 bytes, that is 512 B for each cached token (16 MiB for the 32,768 tokens above, in one layer and for one query), as many as the 256 elements of 2 bytes that a rank doesn't read. And they would go over a link, not out of memory.
+# The ranks could add up their halves. But they would have to do it before the softmax, for each head, cached token, query and layer. With 128 heads and scores of 4 bytes, that is 512 B for each cached token. For the 32,768 tokens above it makes 16 MiB, in one layer and for one query. A rank saves just as many bytes when it doesn't read 256 elements of 2 bytes, but it would have read those from its own memory. The scores travel over a link between GPUs, which is slower.
 #
 # Two other things can be divided:
 #
@@ -380,8 +384,8 @@ Table(["token 数", "要交换的分数（MiB）", "少读的潜在向量（MiB�
 # - **The tokens of a sequence.** Each rank keeps some of the positions, because a softmax can be put together from parts ([lesson 10](10_kernels.ipynb), split-KV). This is [context parallelism](https://docs.sglang.io/docs/advanced_features/dcp). It needs an exchange for each query and layer, too, but of one vector a head instead of one score a token.
 #
 # Data-parallel attention has a price. To compute all heads of its requests, a rank needs **all** of attention's weights, where before it had an eighth. Everything else, above all the experts, is cut as before.
-# %% [markdown] key="latents_ways" lang="zh" src="4d84c969"
-# 当然，几个 rank 可以把各自的一半相加。但必须在 softmax 之前做，而且每个头、每个已缓存的 token、每个 query、每一层都要做一次。以 128 个头、每个分数 4 字节计算，每个已缓存的 token 要交换 512 字节（上面的 32,768 个 token，一个 query 在一层里就是 16 MiB），与少读的 256 个元素（每个 2 字节）一样多，而且走的是链路，不是显存。
+# %% [markdown] key="latents_ways" lang="zh" src="c22240d7"
+# 当然，几个 rank 可以把各自的一半相加。但必须在 softmax 之前做，而且每个头、每个已缓存的 token、每个 query、每一层都要做一次。以 128 个头、每个分数 4 字节计算，每个已缓存的 token 要交换 512 字节（上面的 32,768 个 token，一个 query 在一层里就是 16 MiB），与少读的 256 个元素（每个 2 字节）一样多。而且少读的是自己的显存，交换走的是 GPU 之间的链路，链路更慢。
 #
 # 能分的是另外两样：
 #
@@ -485,9 +489,9 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # %% [markdown] key="swap" lang="en"
 # ## When all GPUs are full
 #
-# Sooner or later the blocks run out. In [lesson 11b](11b_when_blocks_run_out.ipynb) the scheduler took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory, and come back when there is room.
+# Sooner or later the blocks run out. In [lesson 11b](11b_when_blocks_run_out.ipynb) the scheduler took the blocks of a running sequence away and computed its tokens again later. The other way is to **swap**: the blocks go to CPU memory (the memory of the *host*), and come back when there is room.
 # The first takes computing time, the second takes time on the link:
-# %% [markdown] key="swap" lang="zh" src="638cc8b4"
+# %% [markdown] key="swap" lang="zh" src="d644585b"
 # ## GPU 全满了怎么办
 #
 # 块总有用完的时候。[第 11b 课](11b_when_blocks_run_out.ipynb)的做法是，调度器收走一条运行中序列的块，以后再重新计算它的 token。另一种做法是**换出、换入**（swap），也就是把块搬到 CPU 内存，等有地方了再搬回来。
@@ -504,11 +508,11 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # | $T$ | tokens that would have to be computed again | tokens | 4,096 |
 # | $p$ | speed of a prefill | tokens a second | 20,000 |
 #
-# With the numbers put in, for a sequence of 4,096 tokens of Llama-3.1-8B (the three rates are assumed here; further down you measure yours):
+# With the numbers put in, for a sequence of 4,096 tokens of Llama-3.1-8B (the three rates are assumed here; you measure your own further down):
 # swap $= 536{,}870{,}912 / (25 \cdot 10^9) + 536{,}870{,}912 / (20 \cdot 10^9) = 21.47 + 26.84 = 48.32$ ms, recompute $= 4{,}096 / 20{,}000 = 204.80$ ms.
 #
 # $B$ and $T$ both grow with the sequence, so its length hardly changes which of the two is cheaper.
-# %% [markdown] key="swap_symbols" lang="zh" src="2209e052"
+# %% [markdown] key="swap_symbols" lang="zh" src="5368a136"
 # | 符号 | 含义 | 单位 | 本例取值 |
 # |---|---|---|---|
 # | $B$ | 这个 rank 上要搬的块的字节数，即 token 数乘以每个 token 的字节数 | 字节 | 4,096 · 131,072 |
@@ -539,9 +543,9 @@ predict("swap_ms", ...)
 #
 # 1. Make the sequence ten times as long. Does the answer change?
 # 2. Take Llama-2-7B, with K and V of 32 heads, and a link of 12 GB/s.
-# 3. Take Llama-3.1-70B on 1, 2, 4, 8 ranks, then DeepSeek-V3. Which time falls with the ranks, and which doesn't? (The longer bar always fills the width, so read the times beside the bars.)
+# 3. Take Llama-3.1-70B on 1, 2, 4, 8 ranks, then DeepSeek-V3. Which time falls with the ranks, and which doesn't? (The longer bar always fills the width, so read the times next to the bars.)
 # 4. Find a setting in which computing again is far cheaper. What kind of machine is that?
-# %% [markdown] key="widget_read" lang="zh" src="d1b5cda7"
+# %% [markdown] key="widget_read" lang="zh" src="76e3e3ad"
 # ## 亲眼看看
 #
 # 组件里的“链路”指 GPU 与 CPU 内存之间的通路，速度按单向算：PCIe 4.0 ×16 插槽大约是 25 GB/s，5.0 大约是 50 GB/s。预填充的速度用它达到峰值算力的百分之几来表示。
@@ -612,27 +616,28 @@ def copy_out(piece):
 
 # %% key="pieces_drawn" tags="timing" lang="en"
 sizes = {"32 MiB": 2**25, "1 MiB": 2**20, "32 KiB": 2**15, "1 KiB": 2**10}
-rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
+rates = [max(copy_out(piece) for _ in range(9)) for piece in sizes.values()]
 show(bars([f"in pieces of {name}" for name in sizes], {"32 MiB in all": rates}, x="GB/s", looks=("host",)))
 
 # %% key="pieces_drawn" tags="timing" lang="zh"
 sizes = {"32 MiB": 2**25, "1 MiB": 2**20, "32 KiB": 2**15, "1 KiB": 2**10}
-rates = [max(copy_out(piece) for _ in range(3)) for piece in sizes.values()]
+rates = [max(copy_out(piece) for _ in range(9)) for piece in sizes.values()]
 show(bars([f"每次搬 {name}" for name in sizes], {"共 32 MiB": rates}, x="GB/s", looks=("host",)))
 
 # %% [markdown] key="pieces_read" lang="en"
-# Pieces of 1 MiB come about as fast as one of 32 MiB. Below that the work for each copy counts, and pieces of 1 KiB are many times slower.
+# Pieces of 1 MiB are no slower than one of 32 MiB. For smaller ones the fixed work of each copy counts, and pieces of 1 KiB are many times slower.
 # This is why `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and why an engine measures the rate of *these* copies.
-# Here are the rates of a small model on this machine, the speed of its prefill, and what follows from them:
-# %% [markdown] key="pieces_read" lang="zh" src="b894ba23"
-# 每次搬 1 MiB，与一次搬完 32 MiB 差不多快；再小，每次复制本身的开销就显出来了，每次只搬 1 KiB 要慢很多倍。所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
-# 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论：
+# Here are the rates of a small model on this machine, the speed of its prefill, and what follows from them. The last line says how fast a prefill would have to be to take as long as the swap, whatever the number of tokens:
+# %% [markdown] key="pieces_read" lang="zh" src="a9330c5d"
+# 每次搬 1 MiB，并不比一次搬完 32 MiB 慢；再小，每次复制的固定开销就显出来了，每次只搬 1 KiB 要慢很多倍。所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
+# 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论。最后一行是预填充要多快，才与换出换入一样快，它与 token 数无关：
 
 # %% key="rates" tags="timing" lang="en"
 from minikv.cache.offload import HostPool
 from minikv.engine.ext.host import transfer_speeds
 from minikv.plan.preemption import break_even_prefill, recompute_seconds, swap_seconds
 
+torch.set_num_threads(1)  # other programs disturb the times less
 tiny = load("tiny-gqa")
 article = [5 + n % 150 for n in range(1920)]
 with LLM(tiny, num_blocks=130, max_num_seqs=1) as llm:
@@ -651,6 +656,7 @@ from minikv.cache.offload import HostPool
 from minikv.engine.ext.host import transfer_speeds
 from minikv.plan.preemption import break_even_prefill, recompute_seconds, swap_seconds
 
+torch.set_num_threads(1)  # 减少其他程序对计时的干扰
 tiny = load("tiny-gqa")
 article = [5 + n % 150 for n in range(1920)]
 with LLM(tiny, num_blocks=130, max_num_seqs=1) as llm:
@@ -671,7 +677,7 @@ for tokens in (64, 512, 1920):
     swap, again = swap_seconds(moved, rates), recompute_seconds(tokens, rates)
     rows.append((tokens, moved, swap * 1e3, again * 1e3, "swap" if swap < again else "recompute"))
 speeds = f"Blocks of {block:,} B: {to_host / 1e9:.2f} GB/s out, {to_device / 1e9:.2f} GB/s in; prefill {rates.prefill:,.0f} tokens/s"
-even = f"Break-even: a prefill of {break_even_prefill(block // 16, to_host, to_device):,.0f} tokens/s"
+even = f"Both take as long at a prefill of {break_even_prefill(block // 16, to_host, to_device):,.0f} tokens/s"
 Table(["tokens", "B", "swap (ms)", "recompute (ms)", "cheaper"], rows, lines=[speeds, even])
 
 # %% key="rates_table" tags="timing" lang="zh"
@@ -681,7 +687,7 @@ for tokens in (64, 512, 1920):
     swap, again = swap_seconds(moved, rates), recompute_seconds(tokens, rates)
     rows.append((tokens, moved, swap * 1e3, again * 1e3, "换出换入" if swap < again else "重新计算"))
 speeds = f"每块 {block:,} B：换出 {to_host / 1e9:.2f} GB/s，换入 {to_device / 1e9:.2f} GB/s；每秒预填充 {rates.prefill:,.0f} 个 token"
-even = f"两者持平时，每秒预填充 {break_even_prefill(block // 16, to_host, to_device):,.0f} 个 token"
+even = f"两者一样快的条件：每秒预填充 {break_even_prefill(block // 16, to_host, to_device):,.0f} 个 token"
 Table(["token 数", "字节数", "换出换入（毫秒）", "重新计算（毫秒）", "较快的"], rows, lines=[speeds, even])
 
 # %% [markdown] key="engine" lang="en"
@@ -735,8 +741,8 @@ for name, log in logs.items():
     figures, first = summary(log.events), log.of("preempt")[0]
     computed = sum(step.prefill_tokens for step in log.of("step"))
     times = (first.swap_seconds * 1e3, first.recompute_seconds * 1e3) if first.how else (None, None)
-    rows.append((name, figures.preemptions, figures.swaps, computed, first.how or "recompute, without asking", *times))
-head = ["", "preemptions", "swaps", "tokens of prefills", "the first", "swap (ms)", "recompute (ms)"]
+    rows.append((name, figures.preemptions, figures.swaps, computed, first.how or "recompute, with no estimate", *times))
+head = ["", "preemptions", "swaps", "tokens of prefills", "first decision", "swap, estimated (ms)", "recompute, estimated (ms)"]
 Table(head, rows, lines=[f"the same answers in all three: {len(answers) == 1}"])
 
 # %% key="engine_table" tags="hardware" lang="zh"
@@ -745,8 +751,8 @@ for name, log in logs.items():
     figures, first = summary(log.events), log.of("preempt")[0]
     computed = sum(step.prefill_tokens for step in log.of("step"))
     times = (first.swap_seconds * 1e3, first.recompute_seconds * 1e3) if first.how else (None, None)
-    rows.append((name, figures.preemptions, figures.swaps, computed, first.how or "重新计算，不作比较", *times))
-head = ["", "抢占次数", "换出次数", "预填充的 token", "第一次", "换出换入（毫秒）", "重新计算（毫秒）"]
+    rows.append((name, figures.preemptions, figures.swaps, computed, first.how or "recompute，不作估计", *times))
+head = ["", "抢占次数", "换出次数", "预填充的 token", "第一次的决定", "估计换出换入（毫秒）", "估计重新计算（毫秒）"]
 Table(head, rows, lines=[f"三次的回答都相同：{len(answers) == 1}"])
 
 # %% [markdown] key="break" lang="en"
@@ -756,9 +762,9 @@ Table(head, rows, lines=[f"三次的回答都相同：{len(answers) == 1}"])
 #
 # ### The block count of rank 0
 #
-# What happens if the number of blocks is computed from GPU 0's free memory, and GPU 1 has less?
+# What happens if an engine computes the number of blocks from GPU 0's free memory, and GPU 1 has less?
 # Here rank 0 counts 19 blocks, and rank 1 has 14.
-# %% [markdown] key="break" lang="zh" src="21b938a0"
+# %% [markdown] key="break" lang="zh" src="cfb9b9a5"
 # （练习 12.4 就是写这个决定和它的事件。）
 #
 # ## 弄坏它
@@ -768,15 +774,29 @@ Table(head, rows, lines=[f"三次的回答都相同：{len(answers) == 1}"])
 # 如果块数按 GPU 0 的空闲显存算，而 GPU 1 的空闲显存更少，会怎样？
 # 下面就是这种情形，rank 0 算出 19 个块，rank 1 只有 14 个。
 
-# %% key="break_count"
+# %% key="break_count" lang="en"
 from minikv.cache import PagedKVCache
 
 spec = CacheSpec.from_config(tiny.model.config, tp=2, kv_dtype="fp32")
 rank_1, manager = PagedKVCache(spec, num_blocks=14), BlockManager(num_blocks=19)
 manager.allocate("long", list(range(16 * 16)))
 table = manager.block_table("long")
-slots = [block * 16 + offset for block in table for offset in range(16)]
-k = torch.zeros(len(slots), 1, 32)
+slots = [block * 16 + offset for block in table for offset in range(16)]  # a slot a token
+k = torch.zeros(len(slots), 1, 32)  # [tokens, heads of the rank, elements]
+try:
+    rank_1.write(0, k, k, slots)
+except MiniKVError as error:
+    print(t(error))
+table
+# %% key="break_count" lang="zh"
+from minikv.cache import PagedKVCache
+
+spec = CacheSpec.from_config(tiny.model.config, tp=2, kv_dtype="fp32")
+rank_1, manager = PagedKVCache(spec, num_blocks=14), BlockManager(num_blocks=19)
+manager.allocate("long", list(range(16 * 16)))
+table = manager.block_table("long")
+slots = [block * 16 + offset for block in table for offset in range(16)]  # 每个 token 一个槽位
+k = torch.zeros(len(slots), 1, 32)  # [token, 这个 rank 的头, 元素]
 try:
     rank_1.write(0, k, k, slots)
 except MiniKVError as error:
@@ -784,14 +804,14 @@ except MiniKVError as error:
 table
 
 # %% [markdown] key="break_latent" lang="en"
-# Our cache checks the slots before it writes. A kernel that doesn't check writes into the memory behind the cache.
+# Slot 224 = 14 · 16 is the first one of block 14, which rank 1 doesn't have. Our cache checks the slots before it writes. A kernel that doesn't check writes into the memory after the end of the cache.
 #
 # ### Latents, divided by tp
 #
 # Suppose that an engine divides every kind of cache by `tp` when it computes the size. For KV heads that is right. For latents it promises room that doesn't exist.
 # Take DeepSeek-V3 on eight B200s:
-# %% [markdown] key="break_latent" lang="zh" src="700b16cc"
-# 我们的缓存在写之前会检查槽位。不检查的 kernel，就会写到缓存后面的内存里。
+# %% [markdown] key="break_latent" lang="zh" src="38156bee"
+# 槽位 224 = 14 · 16，是块 14 的第一个槽位，而 rank 1 没有块 14。我们的缓存在写之前会检查槽位。不检查的 kernel，就会写到缓存后面的内存里。
 #
 # ### 把潜在向量除以 tp
 #
@@ -803,14 +823,14 @@ way, _ = two_ways("DeepSeek-V3", "B200 SXM", 8)
 block = 16 * way.token_bytes
 fit, believed = way.kv_bytes // block, 8 * way.kv_bytes // block
 over = f"{(believed - fit) * block / GIB:.1f}"
-Table(["blocks of the budget", "blocks that fit", "GiB that are not there"], [(believed, fit, over)], right=["GiB that are not there"])
+Table(["blocks promised", "blocks that fit", "too much (GiB)"], [(believed, fit, over)], right=["too much (GiB)"])
 
 # %% key="break_latent_code" lang="zh"
 way, _ = two_ways("DeepSeek-V3", "B200 SXM", 8)
 block = 16 * way.token_bytes
 fit, believed = way.kv_bytes // block, 8 * way.kv_bytes // block
 over = f"{(believed - fit) * block / GIB:.1f}"
-Table(["预算里的块数", "放得下的块数", "多许诺的 GiB（并不存在）"], [(believed, fit, over)], right=["多许诺的 GiB（并不存在）"])
+Table(["算出的块数", "放得下的块数", "多算了（GiB）"], [(believed, fit, over)], right=["多算了（GiB）"])
 
 # %% [markdown] key="break_event" lang="en"
 # ### A swap without its event
@@ -839,9 +859,9 @@ def race(with_event, schedule):
 
 
 rows = [("no event", False), ("the copy waits for an event", True)]
-# a schedule names the stream that goes first where both could: 0 compute, 1 copies
+# schedule: the stream that goes first where both could, 0 for compute and 1 for copies
 rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows]
-Table(["", "the host's block: the copy goes first", "the step goes first"], rows)
+Table(["what the host gets", "if the copy goes first", "if the step goes first"], rows)
 
 # %% key="break_event_code" lang="zh"
 from minikv.course.lessons.l12.streams import Stream, run_streams
@@ -859,9 +879,9 @@ def race(with_event, schedule):
 
 
 rows = [("没有事件", False), ("复制先等一个事件", True)]
-# 两个流都能走时，由 schedule 指定先走哪个：0 是 compute，1 是 copies
+# schedule：两个流都能执行时先执行哪个，0 是 compute，1 是 copies
 rows = [(name, race(event, [1, 1]), race(event, [0, 0])) for name, event in rows]
-Table(["", "CPU 内存里的块：复制先走", "计算先走"], rows)
+Table(["CPU 内存得到的块", "复制先执行时", "计算先执行时"], rows)
 
 # %% [markdown] key="break_event_read" lang="en"
 # Without the event, the host gets whatever the block held when the copy happened to run.
@@ -869,24 +889,24 @@ Table(["", "CPU 内存里的块：复制先走", "计算先走"], rows)
 #
 # ## Recap
 #
-# Tensor parallelism shares KV heads out while there are as many heads as ranks. With more ranks it copies heads, and it copies latents from the second rank on: a token of DeepSeek-V3 takes 70,272 B on every rank.
-# Data-parallel attention gives each rank whole requests. On 8 B200s it holds 7.08 times the tokens of DeepSeek-V3, but a single request can have at most 1,006,208 of them instead of 1,136,864.
-# All ranks use the smallest block count (14, where rank 0 had room for 19), because one block table serves them all.
-# A swap takes the bytes over the link, out and in; a recompute takes the tokens over the speed of a prefill. For 4,096 tokens of Llama-3.1-8B that was 48.32 ms against 204.80 ms, and both grow with the sequence.
+# - Tensor parallelism divides KV heads among the ranks. With more ranks than heads it copies heads, and latents from the second rank on: a token of DeepSeek-V3 takes 70,272 B on every rank.
+# - Data-parallel attention gives each rank whole requests. On 8 B200s it holds 7.08 times the tokens of DeepSeek-V3, but a single request can have at most 1,006,208 of them instead of 1,136,864.
+# - All ranks use the smallest block count (14, where rank 0 had room for 19), because one block table serves them all.
+# - A swap takes the bytes divided by the link's rate, once out and once in. A recompute takes the tokens divided by the speed of a prefill. For 4,096 tokens of Llama-3.1-8B that was 48.32 ms against 204.80 ms, and both grow with the sequence.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="break_event_read" lang="zh" src="c1cad674"
+# %% [markdown] key="break_event_read" lang="zh" src="321b3946"
 # 没有事件时，复制碰巧在什么时候执行，CPU 内存里得到的就是块当时的内容。
 # 这种错误只在高负载下出现，而且没有任何报错。（练习 12.5 就是放好全部四个事件。）
 #
 # ## 本课小结
 #
-# KV 头不少于 rank 时，张量并行把头分到各个 rank；rank 更多时只能复制头，潜在向量则从第二个 rank 起就是复制，所以 DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 字节。
-# 数据并行注意力让每个 rank 负责完整的请求。在 8 块 B200 上，DeepSeek-V3 能放下的 token 是原来的 7.08 倍，但单个请求最多只有 1,006,208 个 token，而原来是 1,136,864 个。
-# 所有 rank 都用最小的块数（例如 rank 0 放得下 19 个，也只用 14 个），因为它们共用一张块表。
-# 换出换入的时间是字节数除以链路速度，来回各一次；重新计算的时间是 token 数除以预填充速度。Llama-3.1-8B 的 4,096 个 token，前者是 48.32 毫秒，后者是 204.80 毫秒，两者都随序列增长。
+# - KV 头不少于 rank 时，张量并行把头分到各个 rank；rank 更多时只能复制头，潜在向量则从第二个 rank 起就是复制，所以 DeepSeek-V3 的一个 token 在每个 rank 上都占 70,272 字节。
+# - 数据并行注意力让每个 rank 负责完整的请求。在 8 块 B200 上，DeepSeek-V3 能放下的 token 是原来的 7.08 倍，但单个请求最多只有 1,006,208 个 token，而原来是 1,136,864 个。
+# - 所有 rank 都用最小的块数（例如 rank 0 放得下 19 个，也只用 14 个），因为它们共用一张块表。
+# - 换出换入的时间是字节数除以链路速度，来回各一次；重新计算的时间是 token 数除以预填充速度。Llama-3.1-8B 的 4,096 个 token，前者是 48.32 毫秒，后者是 204.80 毫秒，两者都随序列增长。
 #
 # ## 自我检查
 #
@@ -913,8 +933,8 @@ explain("swap_or_not")
 # 2. `blocks_of_all`: how many blocks all ranks can have.
 # 3. `latent_bytes`: latents under tensor parallelism, and under data-parallel attention.
 # 4. `preempt`: swap or recompute, with the event that says why.
-# 5. `exchange`: blocks out and back beside the computation, in order.
-# %% [markdown] key="exercises" lang="zh" src="86b54249"
+# 5. `exchange`: swap blocks out and back while other sequences compute, in the right order.
+# %% [markdown] key="exercises" lang="zh" src="cdf80505"
 # ## 练习
 #
 # 在练习 notebook 里，你要写出本课的各个决定：
@@ -930,16 +950,16 @@ explain("swap_or_not")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | more GPUs, and not more tokens | `CacheSpec.from_config(model, tp=n).bytes_for(1)` for n = 1, 2, 4, 8: where it stops falling, every further rank keeps copies |
+# | more GPUs, but room for no more tokens | `CacheSpec.from_config(model, tp=n).bytes_for(1)` for n = 1, 2, 4, 8: where it stops falling, every further rank keeps copies |
 # | fewer blocks than the plan says | `llm.allocation.own_blocks` against `llm.allocation.num_blocks`: where the first is larger, another rank has less room; look at its GPU with `minikv doctor --memory` |
 # | a run of several ranks ends, or hangs | the error of rank 0 names the ranks that have ended; what they printed stands above it. In a notebook `run_ranks(..., seconds=...)` ends all of them |
 # | swapped sequences answer nonsense, under load only | the same prompts with `cpu_kv_bytes=None`: if they are right, an event is missing |
-# %% [markdown] key="stuck" lang="zh" src="f4ab0c3d"
+# %% [markdown] key="stuck" lang="zh" src="29cd6933"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | GPU 加了，token 没有多 | 对 n = 1、2、4、8 看 `CacheSpec.from_config(model, tp=n).bytes_for(1)`：从不再下降的那个 n 起，再加 rank 都是复制 |
+# | 加了 GPU，放得下的 token 没有变多 | 对 n = 1、2、4、8 看 `CacheSpec.from_config(model, tp=n).bytes_for(1)`：从不再下降的那个 n 起，再加 rank 都是复制 |
 # | 块数比计划的少 | 比较 `llm.allocation.own_blocks` 与 `llm.allocation.num_blocks`：前者更大，说明另一个 rank 的空间更少；用 `minikv doctor --memory` 看那块 GPU |
 # | 多个 rank 一起运行时中断或卡住 | rank 0 的错误会指出哪些 rank 已经结束，它们的输出在错误上方。在 notebook 里，`run_ranks(..., seconds=...)` 到时会终止所有 rank |
 # | 只在高负载下，换出过的序列答非所问 | 同样的提示词设 `cpu_kv_bytes=None` 再试：如果对了，就是少了一个事件 |
@@ -947,13 +967,13 @@ explain("swap_or_not")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - The 156.9 and 20.43 requests are those of DeepSeek-V4-Flash in [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454), as quoted in [recipes #762](https://github.com/vllm-project/recipes/issues/762). *Latents can't be shared out* explains the difference.
-# - transformers cuts through the middle of a head where there are more ranks than KV heads, and fails in the first forward ([#48307](https://github.com/huggingface/transformers/issues/48307), August 2026). This is the second case under *Heads can be shared out*.
-# - In July 2025 a user asked nano-vllm what happens if GPU 0 has 40 GB free and GPU 1 only 20 ([#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)). "Yes, this could indeed cause problems", the author answered: *The smallest count*.
+# - The 156.9 and 20.43 requests are those of DeepSeek-V4-Flash in [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454), as quoted in [recipes #762](https://github.com/vllm-project/recipes/issues/762). *Latents can't be divided* explains the difference.
+# - transformers cuts through the middle of a head where there are more ranks than KV heads, and fails in the first forward ([#48307](https://github.com/huggingface/transformers/issues/48307), August 2026). This is the second case under *Heads can be divided*.
+# - In July 2025 a user asked nano-vllm what happens if GPU 0 has 40 GB free and GPU 1 only 20 ([#81](https://github.com/GeeeekExplorer/nano-vllm/issues/81)). "Yes, this could indeed cause problems", the author answered. The section *The smallest count* shows how.
 # - In July 2026 an engine divided latents by `tp` ([tt-xla #5861](https://github.com/tenstorrent/tt-xla/issues/5861)). It had caused no failure yet, because the only test of MLA on several ranks used very little memory.
 # - vLLM chose to recompute in March 2023, after measuring both, "because swapping incurs significant overheads due to numerous small data transfers between CPU and GPU" ([PR #12](https://github.com/vllm-project/vllm/pull/12)). *Measure it here* shows the small transfers.
-# - vLLM's offloading lacked an event twice in 2026. A copy to the host could read blocks whose kernel had not run yet ([#45704](https://github.com/vllm-project/vllm/issues/45704)), and the copy *back* could overwrite a block that was still being read ([#47282](https://github.com/vllm-project/vllm/issues/47282)).
-# %% [markdown] key="wild" lang="zh" src="934e8d94"
+# - vLLM's offloading lacked an event twice in 2026. A copy to the host could read blocks that no kernel had written yet ([#45704](https://github.com/vllm-project/vllm/issues/45704)), and the copy *back* could overwrite a block that was still being read ([#47282](https://github.com/vllm-project/vllm/issues/47282)).
+# %% [markdown] key="wild" lang="zh" src="e78cf26b"
 # ## 实战现场
 #
 # - 156.9 和 20.43 个请求，说的是 [vLLM #51454](https://github.com/vllm-project/vllm/issues/51454) 里的 DeepSeek-V4-Flash，两个数字引自 [recipes #762](https://github.com/vllm-project/recipes/issues/762)。差别的原因见“潜在向量不能分”。

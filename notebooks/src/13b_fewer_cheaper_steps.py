@@ -7,7 +7,7 @@
 # en = "How do steps get fewer and cheaper?"
 # zh = "怎样让步数更少、每步更省？"
 # [t4]
-# en = "The models are tiny and computed by the CPU, beside a T4 too. The numbers are the same."
+# en = "The models are tiny, so the CPU computes them, even where there is a T4. The numbers are the same."
 # zh = "模型很小，一律由 CPU 计算，有 T4 也一样。看到的数字相同。"
 # [paper]
 # en = "13b.1"
@@ -24,7 +24,7 @@
 # ## 问题
 #
 # 解码一步要读一遍全部权重，每条序列却只得到一个 token。而为了启动这一步，CPU 要一个接一个地 launch 一千多个小 kernel。
-# **能不能一次调用就启动一整步？一步能不能得到几个 token，而文本不变？**
+# **能不能一次调用就启动一整步？一步能不能得到好几个 token，文本又不变？**
 #
 # 下面把 Qwen3-0.6B 在 H100 上的同一步画了两遍，上面由 PyTorch 逐个 launch 每个 kernel，下面只 launch 一次。
 
@@ -44,31 +44,31 @@ eager, graph = (launched(kernels, "H100 SXM 80GB", graph=graph) for graph in (Fa
 show(launch_times("Qwen3-0.6B", eager, graph, "zh"))
 
 # %% [markdown] key="able" lang="en"
-# The kernels are recorded from the forward of transformers. Their times are computed: a kernel takes its bytes divided by 3.35 TB/s (the bandwidth of an H100), but at least 2 µs, and a launch takes the CPU 6 µs. The 2 and the 6 µs are assumptions. With a faster CPU the gaps get narrower, but as long as a launch takes longer than a kernel, the GPU waits.
+# The kernels are recorded from the forward of transformers. Their times are computed: a kernel takes its bytes divided by 3.35 TB/s (the bandwidth of an H100), but at least 2 µs, and a launch takes the CPU 6 µs. The 2 and the 6 µs are assumptions. For example, if a kernel takes 2 µs and the launch of the next one 6 µs, the GPU waits 4 µs between them. With a faster CPU the gaps get narrower, but as long as a launch takes longer than a kernel, the GPU waits.
 #
 # After this lesson you can
 #
 # - **compute** what a CUDA graph saves in a step, and what it takes from the cache,
 # - **roll back** a sequence, so that nothing wrong can be found in the cache,
-# - **write** prompt lookup, and the step that checks its drafts.
+# - **write** prompt lookup, which guesses tokens from the text, and the step that checks the guesses.
 #
 # You need the roofline ([lesson 04](04_the_roofline.ipynb)), the memory plan ([lesson 08](08_allocate_kv_cache.ipynb)), blocks ([lesson 09](09_pages_and_blocks.ipynb)) and the engine's step ([lesson 11a](11a_continuous_batching.ipynb)).
-# %% [markdown] key="able" lang="zh" src="a82ca1b0"
-# kernel 是从 transformers 的前向计算里录下来的，时间则是算出来的。一个 kernel 的用时等于它读写的字节数除以 3.35 TB/s（H100 的显存带宽），最少 2 µs；一次 launch 占 CPU 6 µs。2 µs 和 6 µs 是假定的。CPU 快一些，空隙会小一些；但只要 launch 比 kernel 慢，GPU 就得等。
+# %% [markdown] key="able" lang="zh" src="ac7fe23c"
+# kernel 是从 transformers 的前向计算里录下来的，时间则是算出来的。一个 kernel 的用时等于它读写的字节数除以 3.35 TB/s（H100 的显存带宽），最少 2 µs；一次 launch 占 CPU 6 µs。2 µs 和 6 µs 是假定的。例如 GPU 用 2 µs 算完一个 kernel，而 CPU launch 下一个要 6 µs，GPU 就要空等 4 µs。CPU 快一些，空隙会小一些；但只要 launch 比 kernel 慢，GPU 就得等。
 #
 # 学完本课，你能
 #
 # - **算出** CUDA 图让一步快多少，又从缓存里拿走多少字节；
 # - **回滚**一条序列，而不在缓存里留下会被误找到的内容；
-# - **写出**提示词查找，以及验证草稿的那一步。
+# - **写出**提示词查找（从文本里猜后面的 token），以及验证这些猜测的一步。
 #
 # 需要先懂 roofline（[第 04 课](04_the_roofline.ipynb)）、显存计划（[第 08 课](08_allocate_kv_cache.ipynb)）、块（[第 09 课](09_pages_and_blocks.ipynb)）和引擎的一步（[第 11a 课](11a_continuous_batching.ipynb)）。
 
 # %% [markdown] key="graph" lang="en"
-# ## Fewer launches, more memory: a graph
+# ## Fewer launches, more memory: a CUDA graph
 #
-# A **CUDA graph** records the launches of a step once, and replays them all with one call. CPU and GPU work at the same time, so the slower of the two sets the pace:
-# %% [markdown] key="graph" lang="zh" src="94442127"
+# A **CUDA graph** records the launches of a step once, and replays them all with one call. CPU and GPU work at the same time, so the slower of the two decides how long a step takes:
+# %% [markdown] key="graph" lang="zh" src="987abac1"
 # ## 少 launch 几次，多占些显存：CUDA 图
 #
 # **CUDA 图**（CUDA graph）把一步里的全部 launch 录一遍，以后一次调用就能全部重放。CPU 和 GPU 是同时工作的，所以一步要多久，由慢的一方决定：
@@ -83,10 +83,10 @@ show(launch_times("Qwen3-0.6B", eager, graph, "zh"))
 # | $t_\text{launch}$ | the CPU's time for a launch | 6 µs |
 # | $\sum_k t_k$ | all kernels, one after the other | 9.63 - 6.36 = 3.27 ms |
 #
-# Launched alone: `1,590 × 6 µs = 9.54 ms`, more than 3.27 ms, so the CPU sets the pace. (The picture says 9.63 ms, because the last kernel still runs after the last launch.) With a graph: `0.006 + 3.27 = 3.28 ms`.
+# Launched alone: `1,590 × 6 µs = 9.54 ms`, more than 3.27 ms, so the CPU decides. (The picture says 9.63 ms, because the last kernel still runs after the last launch.) With a graph: `0.006 + 3.27 = 3.28 ms`.
 #
-# How much a graph brings therefore depends on how long the kernels are. Before you run the cell: which of the four lines gains the most, and which one nothing?
-# %% [markdown] key="graph_symbols" lang="zh" src="05a2b37d"
+# How much a graph brings therefore depends on how long the kernels are. Before you run the cell: which of the four rows gains the most, and which gain hardly anything?
+# %% [markdown] key="graph_symbols" lang="zh" src="d33b981c"
 # | 符号 | 含义 | 本例取值：Qwen3-0.6B，一条序列 |
 # |---|---|---|
 # | $n$ | 一步有多少个 kernel | 1,590 |
@@ -95,7 +95,7 @@ show(launch_times("Qwen3-0.6B", eager, graph, "zh"))
 #
 # 逐个 launch：`1,590 × 6 µs = 9.54` 毫秒，大于 3.27 毫秒，所以是 CPU 拖慢了这一步。（图里写 9.63 毫秒，因为最后一次 launch 之后，最后一个 kernel 还要算一会儿。）用 CUDA 图：`0.006 + 3.27 = 3.28` 毫秒。
 #
-# 也就是说，CUDA 图的好处有多大，要看 kernel 有多长。运行之前先想一想：四行里哪一行快得最多，哪一行几乎不变？
+# 也就是说，CUDA 图的好处有多大，要看 kernel 有多长。运行之前先想一想：四行里哪一行快得最多，哪几行几乎不变？
 
 # %% key="graph_gain" lang="en"
 from minikv.course import Table
@@ -106,7 +106,7 @@ for name in ("Qwen3-0.6B", "Llama-3.1-8B"):
         kernels = step_kernels(name, batch)
         eager, graph = (launched(kernels, "H100 SXM 80GB", graph=graph).seconds * 1e3 for graph in (False, True))
         rows.append([name, batch, len(kernels), eager, graph, eager / graph])
-Table(["model", "sequences", "kernels", "launched, ms", "graph, ms", "ratio"], rows)
+Table(["model", "sequences", "kernels", "launched alone (ms)", "CUDA graph (ms)", "times as fast"], rows)
 # %% key="graph_gain" lang="zh"
 from minikv.course import Table
 
@@ -116,16 +116,16 @@ for name in ("Qwen3-0.6B", "Llama-3.1-8B"):
         kernels = step_kernels(name, batch)
         eager, graph = (launched(kernels, "H100 SXM 80GB", graph=graph).seconds * 1e3 for graph in (False, True))
         rows.append([name, batch, len(kernels), eager, graph, eager / graph])
-Table(["模型", "序列数", "kernel 数", "逐个 launch（毫秒）", "CUDA 图（毫秒）", "倍数"], rows)
+Table(["模型", "序列数", "kernel 数", "逐个 launch（毫秒）", "CUDA 图（毫秒）", "快到几倍"], rows)
 
 # %% [markdown] key="graph_gain_read" lang="en"
 # With one sequence the small model is almost three times as fast. With 64 sequences each kernel has more to read (here transformers also copies its growing cache, [lesson 07](07_allocate_once.ipynb)). The CPU is then always ahead, so a graph brings nothing.
 #
-# What does a graph cost? It records *addresses and sizes*. So everything that a step reads from outside must lie at the same place each time: token ids, positions, slots, block tables, lengths. A batch of 13 is filled up with rows that store nothing, until it has a size that was recorded, a **bucket**. For up to 256 sequences the engine records these:
-# %% [markdown] key="graph_gain_read" lang="zh" src="cbed724f"
+# What does a graph cost? It records *addresses and sizes*. So everything that a step reads from outside must lie at the same place each time: token ids, positions, slots, block tables, lengths. A size that was recorded is called a **bucket**. A batch of 13 is filled up to the next bucket, 16, with three rows that store nothing. For up to 256 sequences the engine records these buckets:
+# %% [markdown] key="graph_gain_read" lang="zh" src="09282559"
 # 只有一条序列时，小模型几乎快到三倍。有 64 条序列时，每个 kernel 要读的更多（这里 transformers 还要复制不断增长的缓存，见[第 07 课](07_allocate_once.ipynb)），CPU 总是跑在前面，CUDA 图就没有好处了。
 #
-# CUDA 图的代价是什么？图里录下的是**地址和大小**。所以一步要从外面读的东西，每次都必须在同样的位置：token id、位置、槽位、块表、长度。batch 只有 13 条时，就用什么也不写入的空行，补齐到录过的大小，这样的大小叫**档位**（bucket）。最多 256 条序列时，引擎录下这些档位：
+# CUDA 图的代价是什么？图里录下的是**地址和大小**。所以一步要从外面读的东西，每次都必须在同样的位置：token id、位置、槽位、块表、长度。录过的 batch 大小叫**档位**（bucket）。例如 batch 只有 13 条时，就加三个什么也不写入的空行，补齐到下一个档位 16。最多 256 条序列时，引擎录下这些档位：
 
 # %% key="graph_buckets"
 from minikv.engine.ext.graphs import GRAPH_BYTES, buckets
@@ -150,7 +150,7 @@ for context in (8192, 131_072):
     loans = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in sizes.loans().values()]
     driver = len(buckets(256)) * GRAPH_BYTES  # assumed for each recording
     columns.append([*loans, sizes.num_bytes, -(-sizes.num_bytes // token), driver])
-names = ["inputs, one copy", "block tables", "logits", "together", "= tokens of Llama-3.1-8B", "driver (assumed)"]
+names = ["inputs (one copy)", "block tables", "logits", "sum of the three", "as tokens of Llama-3.1-8B", "driver (assumed)"]
 Table(["bytes", "8,192 tokens", "131,072 tokens"], zip(names, *columns))
 # %% key="graph_buffers" lang="zh"
 import torch
@@ -165,30 +165,30 @@ for context in (8192, 131_072):
     loans = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in sizes.loans().values()]
     driver = len(buckets(256)) * GRAPH_BYTES  # 每次录制要占多少，是假定
     columns.append([*loans, sizes.num_bytes, -(-sizes.num_bytes // token), driver])
-names = ["输入（一次复制）", "块表", "logits", "合计", "相当于 Llama-3.1-8B 的 token 数", "驱动（假定）"]
+names = ["输入（一次复制）", "块表", "logits", "三项合计", "相当于 Llama-3.1-8B 的 token 数", "驱动（假定）"]
 Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 
 # %% [markdown] key="graph_read" lang="en"
-# The inputs are stored together, with room for all block tables, so that one copy brings them to the GPU; `block tables` is where a step reads them. The driver's row is 35 recordings, one for each bucket, of 8 MiB each.
+# The inputs are stored together, with room for all block tables, so that one copy brings them to the GPU; `block tables` is where a step reads them. The driver's row counts 8 MiB for each of the 35 recordings, one for each bucket.
 #
-# Most of these bytes are logits, a row of the whole vocabulary for each sequence: `256 × 128,256 × 2 = 65,667,072`. Together they take the place of 510 tokens, which is little beside a cache.
+# Most of these bytes are logits, a row of the whole vocabulary for each sequence: `256 × 128,256 × 2 = 65,667,072`. In the first column the three rows take as much memory as 510 tokens, which is little compared with a whole cache.
 #
-# So much follows from shapes. The rest only a GPU can tell. What the recorded step computes in between (its activations) lives in a **private pool** of the allocator. It stays there as long as the graph does, because its addresses are recorded too. All buckets can share one pool, since they never run at the same time. The driver also keeps something for each recording: that is the last row above, an assumption until it has been measured.
+# All of this follows from shapes. The rest can only be measured on a GPU. What the recorded step computes in between (its activations) lies in a **private pool** of the allocator. It stays there as long as the graph does, because its addresses are recorded too. All buckets can share one pool, since they never run at the same time. The driver also keeps something for each recording: that is the last row above, an assumption until it has been measured.
 #
-# The engine has to know all of this *before* the cache takes the rest, because what the formula leaves out comes out of another tensor's memory ([lesson 08](08_allocate_kv_cache.ipynb)). Ours holds it back first, then sizes the cache, then records, and `llm.memory_report()` tells what the graphs really took. With `enforce_eager=True` there are no graphs.
+# The engine has to know all of this *before* the cache takes the rest, because memory that the formula leaves out is taken from another tensor ([lesson 08](08_allocate_kv_cache.ipynb)). Our engine first reserves this memory, then sizes the cache, then records. `llm.memory_report()` says what the graphs really took. With `enforce_eager=True` there are no graphs.
 #
 # ## Several tokens from one step: drafts
 #
-# To *check* five tokens, a step reads the weights as often as to make one token: once ([lesson 04](04_the_roofline.ipynb)). So it pays to guess the next tokens.
+# A step that *checks* five tokens reads the weights once, just like a step that makes one token ([lesson 04](04_the_roofline.ipynb)). So it pays to guess the next tokens.
 #
-# The cheapest guess comes from the text itself. If its last words stood there before, propose what followed them then. This is **prompt lookup**, the simplest kind of **speculative decoding**, and its guesses are called **drafts**.
+# The cheapest guess comes from the text itself. If its last words have appeared before, propose what followed them then. This is **prompt lookup**, the simplest kind of **speculative decoding**, and its guesses are called **drafts**.
 #
-# One forward computes the newest token and the drafts behind it. After each of them the model gives its own next token. If the draft equals that token, it is accepted. At the first difference the model's own token is taken, and the drafts behind it are dropped.
+# One forward computes the newest token and the drafts after it. After each of them the model gives its own next token. If the draft equals that token, it is accepted. At the first difference the model's own token is taken, and the drafts after it are dropped.
 # Here is a run of tiny-gqa with up to four drafts a step:
-# %% [markdown] key="graph_read" lang="zh" src="823d2c59"
+# %% [markdown] key="graph_read" lang="zh" src="205f84d3"
 # “输入”连同全部块表的位置放在一起，一次复制就能送到 GPU；“块表”是 kernel 实际读取的地方。“驱动”一行按 35 个档位各录一次、每次 8 MiB 计算。
 #
-# 其中大部分是 logits，每条序列都要一整行词表：`256 × 128,256 × 2 = 65,667,072` 字节。合计相当于 510 个 token 的缓存，与整个缓存相比并不多。
+# 其中大部分是 logits，每条序列都要一整行词表：`256 × 128,256 × 2 = 65,667,072` 字节。第一列的合计相当于 510 个 token 的缓存，与整个缓存相比并不多。
 #
 # 这些从形状就能算出来，其余的要在 GPU 上才知道。录下来的那一步，中间结果（激活）放在分配器的一个**私有池**里。它们的地址也录进了图，所以图存在多久，它们就占多久。各个档位从不同时运行，可以共用一个池。驱动也要为每次录制留一些，就是表里的最后一行；在测量之前，那只是假定。
 #
@@ -233,9 +233,13 @@ steps = draft_steps(log, output.prompt_token_ids, output.token_ids)
 show(drafts(steps, tiny.tokenizer.decode, "zh"))
 
 # %% [markdown] key="drafts_read" lang="en"
-# (The prompt's own step gives the first of the 100 tokens, so 99 are left.) So a step gives between 1 and 5 tokens here: the accepted drafts, and one of the model's own. The text is the one that the model would have written anyway.
-# %% [markdown] key="drafts_read" lang="zh" src="5ac71bef"
-# （100 个 token 里的第一个在处理提示词那一步就得到了，所以图里是 99 个。）在这里，一步得到 1 到 5 个 token，也就是接受的草稿，再加模型自己的一个。文本与模型自己一个一个写出来的完全相同。
+# (The step of the prompt gives the first of the 100 tokens, so the picture has 99.) Look at step 3: the text ends with `chen`, and the prompt has `chen madrid quiet table rests`. So the drafts are `madrid quiet table rests`. The model agrees with the first one, and says `?` instead of the second.
+#
+# So a step gives between 1 and 5 tokens here: the accepted drafts, and one of the model's own. The text equals the one that the model writes token by token.
+# %% [markdown] key="drafts_read" lang="zh" src="89fd71e4"
+# （100 个 token 里的第一个在处理提示词那一步就得到了，所以图里是 99 个。）例如第 3 步：文本以 `chen` 结尾，而提示词里有 `chen madrid quiet table rests`，所以草稿是 `madrid quiet table rests`。模型同意第一个，第二个它说的是 `?`。
+#
+# 在这里，一步得到 1 到 5 个 token，也就是接受的草稿，再加模型自己的一个。文本与模型自己一个一个写出来的完全相同。
 
 # %% key="predict_lookup"
 predict("lookup_steps", ...)
@@ -243,8 +247,8 @@ predict("lookup_steps", ...)
 # %% [markdown] key="rollback_intro" lang="en"
 # ## Taking tokens back: rollback
 #
-# When the forward ends, K and V of *all* drafts are in the cache. The refused ones have to come out again, and `truncate` does that. In the picture one draft of seven is accepted:
-# %% [markdown] key="rollback_intro" lang="zh" src="00d92c30"
+# When the forward ends, K and V of *all* drafts are in the cache. The rejected ones have to be removed again, and `truncate` does that. In the picture one draft of seven is accepted:
+# %% [markdown] key="rollback_intro" lang="zh" src="97833127"
 # ## 把 token 收回来：回滚
 #
 # 前向计算结束时，**所有**草稿的 K 和 V 都已经在缓存里。没有被接受的必须收回来，这由 `truncate` 来做。图里的七个草稿接受了一个：
@@ -254,12 +258,12 @@ from minikv.blocks import BlockManager
 from minikv.course.diagrams import block_moments, moment
 
 manager = BlockManager(num_blocks=12, block_size=4)
-text, accepted, refused = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 35, 36]
-everything = [*text, *accepted, *refused]  # what another request may ask for
+text, accepted, rejected = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 35, 36]
+everything = [*text, *accepted, *rejected]  # what another request may ask for
 manager.allocate("S", text)
 manager.commit("S")
 moments = [moment(manager, "S", "commit", everything)]
-manager.append_tokens("S", [*accepted, *refused])
+manager.append_tokens("S", [*accepted, *rejected])
 moments.append(moment(manager, "S", "append_tokens", everything))
 manager.truncate("S", 8)
 manager.commit("S")
@@ -270,12 +274,12 @@ from minikv.blocks import BlockManager
 from minikv.course.diagrams import block_moments, moment
 
 manager = BlockManager(num_blocks=12, block_size=4)
-text, accepted, refused = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 35, 36]
-everything = [*text, *accepted, *refused]  # 另一个请求可能要找的内容
+text, accepted, rejected = [11, 12, 13, 14, 15, 16, 21], [22], [31, 32, 33, 34, 35, 36]
+everything = [*text, *accepted, *rejected]  # 另一个请求可能要找的内容
 manager.allocate("S", text)
 manager.commit("S")
 moments = [moment(manager, "S", "commit", everything)]
-manager.append_tokens("S", [*accepted, *refused])
+manager.append_tokens("S", [*accepted, *rejected])
 moments.append(moment(manager, "S", "append_tokens", everything))
 manager.truncate("S", 8)
 manager.commit("S")
@@ -283,11 +287,11 @@ moments.append(moment(manager, "S", "truncate, commit", everything))
 show(block_moments(moments, "zh"))
 
 # %% [markdown] key="rollback_read" lang="en"
-# Two blocks are free again. With the accepted token block 1 is full, so other requests can find it from now on. They can't find the refused tokens: `commit` came after `truncate`, so it published only what the sequence kept.
+# Two blocks are free again. With the accepted token block 1 is full, so it is published: other requests can find it from now on. They can't find the rejected tokens: `commit` came after `truncate`, so it published only what the sequence kept.
 #
-# Does that order matter? Here we commit the drafts first and take them back afterwards. The manager has layers with a window beside the full ones:
-# %% [markdown] key="rollback_read" lang="zh" src="88bc677f"
-# 两个块又空出来了。加上接受的那个 token，块 1 填满了，其他请求从此能找到它。没有接受的找不到，因为 `commit` 在 `truncate` 之后，只发布序列留下来的部分。
+# Does that order matter? Here we commit the drafts first and take them back afterwards. The manager has two groups of layers, full ones and ones with a window:
+# %% [markdown] key="rollback_read" lang="zh" src="0b96bfb2"
+# 两个块又空出来了。加上接受的那个 token，块 1 填满了，也就发布了，其他请求从此能找到它。没有接受的找不到，因为 `commit` 在 `truncate` 之后，只发布序列留下来的部分。
 #
 # 次序重要吗？下面先 commit，再收回。所用的管理器除了全注意力的层，还有带滑动窗口的层：
 
@@ -310,7 +314,7 @@ def rolled_back(first):
     return str([manager.block_table("S", group) for group in (0, 1)])
 
 
-Table(["first", "block tables: full layers, window"], [[first, rolled_back(first)] for first in ("truncate", "commit")])
+Table(["called first", "block tables: full layers, layers with a window"], [[first, rolled_back(first)] for first in ("truncate", "commit")])
 # %% key="rollback_window" lang="zh"
 from minikv.blocks import KVCacheGroup
 from minikv.errors import MiniKVError
@@ -330,14 +334,14 @@ def rolled_back(first):
     return str([manager.block_table("S", group) for group in (0, 1)])
 
 
-Table(["先做的", "块表：全注意力的层、滑动窗口"], [[first, rolled_back(first)] for first in ("truncate", "commit")])
+Table(["先调用", "块表：全注意力的层、带滑动窗口的层"], [[first, rolled_back(first)] for first in ("truncate", "commit")])
 
 # %% [markdown] key="rollback_window_read" lang="en"
 # (-1 stands for a block that was given back.) With all 18 tokens committed, the next query would read positions 13 to 18 only, so blocks 0 to 2 of the window's table went back. After the cut to 11 tokens it reads positions 6 to 11, and 6 and 7 lay in block 1, which may already belong to another sequence. A cache that cannot go back has to refuse. If it went on, the text would be wrong, and no error would say so. (In exercise 13b.2 you write such a step.)
 #
-# What do drafts bring? `LLM(prompt_lookup=n)` does all of this, with up to $n$ drafts a step. We generate 100 tokens for each of four prompts, one prompt after the other. The last column compares the texts with those made without drafts:
-# %% [markdown] key="rollback_window_read" lang="zh" src="ca5ef436"
-# （-1 表示已经归还的块。）18 个 token 全部提交之后，下一个 query 只读第 13 到 18 个位置，所以窗口块表里的块 0 到块 2 都归还了。可是截短到 11 个 token 之后，要读的是第 6 到 11 个位置，其中 6 和 7 在块 1 里，而这个块可能已经归了另一条序列。退不回去的缓存必须拒绝；如果继续下去，文本会出错，却没有任何报错。（练习 13b.2 就写这样一步。）
+# How much do drafts gain? `LLM(prompt_lookup=n)` does all of this, with up to $n$ drafts a step. We generate 100 tokens for each of four prompts, one prompt after the other. The last column compares the texts with those made without drafts:
+# %% [markdown] key="rollback_window_read" lang="zh" src="a65fea81"
+# （-1 表示已经归还的块。）18 个 token 全部提交之后，下一个 query 只读位置 13 到 18，也就是说，窗口块表里的块 0 到块 2 都用不着了，已经归还。可是截短到 11 个 token 之后，要读的是位置 6 到 11，其中 6 和 7 在块 1 里，而这个块可能已经归了另一条序列。退不回去的缓存必须拒绝；如果继续下去，文本会出错，却没有任何报错。（练习 13b.2 就写这样一步。）
 #
 # 草稿能带来多少好处？`LLM(prompt_lookup=n)` 会完成上面的全部工作，每步最多 $n$ 个草稿。我们让四个提示词一个接一个，各生成 100 个 token；最后一列与不用草稿的文本比对：
 
@@ -353,7 +357,7 @@ for most in (0, 2, 4, 8):
     told, steps = summary(log.events), len(log.of("step"))
     same = sum(ours == due for ours, due in zip(texts[most], texts[0]))
     rows.append([most, steps, 400 / steps, told.drafted_tokens, told.accepted_tokens, f"{same} of 4"])
-Table(["drafts a step", "steps", "tokens a step", "drafts", "accepted", "same texts"], rows)
+Table(["most drafts a step", "steps", "tokens a step", "drafts in all", "accepted", "same texts"], rows)
 # %% key="speculate" tags="hardware" lang="zh"
 from minikv.engine import summary
 
@@ -372,10 +376,10 @@ Table(["每步最多几个草稿", "步数", "每步 token 数", "草稿总数",
 # $$\text{tokens a step} \;=\; 1 + \frac{\text{accepted drafts}}{\text{steps}}$$
 
 # %% [markdown] key="speculate_read" lang="en"
-# The texts are the same, and they take a fraction of the steps. Each step gives one token of the model's own, and its accepted drafts. With up to 4 drafts a step that is `1 + 306 / 94 = 4.26`.
+# The texts are the same, and they take a fraction of the steps. Each step gives its accepted drafts and one token of the model's own. With up to 4 drafts a step that is `1 + 306 / 94 = 4.26`.
 #
-# (A small model that goes on by itself repeats itself a lot, as the picture above shows. In other texts fewer drafts are accepted.) More drafts a step are not always better. With 8, a quarter of the drafts is refused, and each is computed all the same and takes a place in the step from another sequence.
-# %% [markdown] key="speculate_read" lang="zh" src="25663552"
+# (A small model that writes freely repeats itself a lot, as the picture above shows. In other texts fewer drafts are accepted.) More drafts a step are not always better. With 8, about a quarter of the drafts is rejected. Each of them is computed all the same, and takes a place in the step that another sequence could have used.
+# %% [markdown] key="speculate_read" lang="zh" src="cd4cd4da"
 # 文本一样，步数只剩几分之一。每一步有模型自己的一个 token，再加接受的草稿。每步最多 4 个草稿时，就是 `1 + 306 / 94 = 4.26`。
 #
 # （小模型自己往下写，重复很多，上面的图里就看得到；换成别的文本，接受的草稿会少一些。）草稿也不是越多越好。每步 8 个时，约有四分之一没有被接受，可每个草稿都要算，还占去另一条序列在这一步里的位置。
@@ -383,8 +387,8 @@ Table(["每步最多几个草稿", "步数", "每步 token 数", "草稿总数",
 # %% [markdown] key="break_stale" lang="en"
 # ## Break it: drafts that can still be found
 #
-# Suppose `commit` came too early, so the refused drafts were published. Then a block may have a digest of tokens that it no longer holds. What does the manager do about that? (Here two of the six stay, so that the cut goes through the middle of a block.)
-# %% [markdown] key="break_stale" lang="zh" src="3c077d9d"
+# Suppose `commit` came too early, so the rejected drafts were published. Then the digest of a block may stand for tokens that the block no longer holds. How does the manager handle that? (Here two of the six stay, so that the cut goes through the middle of a block.)
+# %% [markdown] key="break_stale" lang="zh" src="b056d271"
 # ## 弄坏它：还能找到的草稿
 #
 # 假如 `commit` 来得太早，没有接受的草稿也发布了，那么一个块的摘要所指的 token，可能已经不是块里的内容。管理器会怎样处理？（这里六个里留下两个，好让截断处落在一个块的中间。）
@@ -392,8 +396,8 @@ Table(["每步最多几个草稿", "步数", "每步 token 数", "草稿总数",
 # %% key="break_stale_code" lang="en"
 manager = BlockManager(num_blocks=12, block_size=4)
 manager.allocate("S", text)
-manager.append_tokens("S", [*accepted, *refused])
-manager.commit("S")  # too early: refused drafts are published
+manager.append_tokens("S", [*accepted, *rejected])
+manager.commit("S")  # too early: rejected drafts are published
 moments = [moment(manager, "S", "commit", everything)]
 manager.truncate("S", 10)
 moments.append(moment(manager, "S", "truncate", everything))
@@ -403,7 +407,7 @@ show(block_moments(moments, "en"))
 # %% key="break_stale_code" lang="zh"
 manager = BlockManager(num_blocks=12, block_size=4)
 manager.allocate("S", text)
-manager.append_tokens("S", [*accepted, *refused])
+manager.append_tokens("S", [*accepted, *rejected])
 manager.commit("S")  # 太早：没有接受的草稿也发布了
 moments = [moment(manager, "S", "commit", everything)]
 manager.truncate("S", 10)
@@ -413,7 +417,7 @@ moments.append(moment(manager, "S", "append", everything))
 show(block_moments(moments, "zh"))
 
 # %% [markdown] key="break_stale_read" lang="en"
-# After `truncate`, two of the tokens behind the cut can still be found. That is right: their K and V are still in the block. With `append` the content changes, and at the same moment the manager forgets the block's digest. Otherwise another request would read 77 and take it for 33.
+# After `truncate`, two of the tokens that were cut off can still be found. That is right: their K and V are still in the block. With `append` the content changes, and at the same moment the manager forgets the block's digest. Otherwise another request would read 77 and take it for 33.
 #
 # ## Recap
 #
@@ -421,7 +425,7 @@ show(block_moments(moments, "zh"))
 # - A graph records addresses and sizes. So it needs fixed buffers (the place of 510 tokens of Llama-3.1-8B), padded batch sizes and a private pool, all taken before the cache.
 # - One forward checks all drafts. Each is compared with the model's own token, so the text stays the same, with 4.26 tokens a step instead of 1.
 # - Refused drafts are taken back with `truncate`, and only then does `commit` publish.
-# %% [markdown] key="break_stale_read" lang="zh" src="cf85ef28"
+# %% [markdown] key="break_stale_read" lang="zh" src="64fd9d06"
 # `truncate` 之后，截掉的 token 里有两个还找得到。这没有错，它们的 K 和 V 还在块里。到了 `append`，内容变了，管理器也在同一刻忘掉这个块的摘要。否则，另一个请求读到的是 77，却以为是 33。
 #
 # ## 本课小结
@@ -446,9 +450,9 @@ explain("why_the_same_text")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# 1. `propose`: drafts out of the text itself.
+# 1. `propose`: find drafts in the text itself.
 # 2. `decode_step`: compute, compare, take back, publish.
-# %% [markdown] key="exercises" lang="zh" src="6f33234c"
+# %% [markdown] key="exercises" lang="zh" src="7be79207"
 # ## 练习
 #
 # 1. `propose`：从文本里找草稿。
@@ -457,11 +461,11 @@ explain("why_the_same_text")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - **Graphs that were measured with another cache.** In [vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) the start-up measured the graphs beside a small cache, made the large one, and then recorded: "vLLM's own accounting said it fits, then it didn't." In older versions the figure was missing, and a user had to ask whether graphs count towards `gpu_memory_utilization` ([#11251](https://github.com/vllm-project/vllm/issues/11251)).
+# - **Graphs that were measured with another cache.** In [vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) the start-up measured the graphs with a small cache, then made the large one, and only then recorded the graphs. "vLLM's own accounting said it fits, then it didn't." In older versions this figure was missing, and a user had to ask whether graphs count towards `gpu_memory_utilization` ([#11251](https://github.com/vllm-project/vllm/issues/11251)).
 # - **Drafts that were not compared.** One engine accepted the first draft of each step without a comparison, because its loop was off by one place ([lattice #243](https://github.com/ohdearquant/lattice/issues/243)). The text was wrong, and no error said so.
-# - **Drafts that were not taken back.** In mlx-lm some caches could not be cut, so refused drafts stayed in them ([#1109](https://github.com/ml-explore/mlx-lm/pull/1109)). A rotating cache that is full cannot go back either, and now refuses ([#1427](https://github.com/ml-explore/mlx-lm/pull/1427)).
-# - **Two tokens too many taken back.** In mlxcel the model that makes the drafts lost two tokens a time from its own cache ([#994](https://github.com/lablup/mlxcel/issues/994)). The text stayed right, but fewer and fewer drafts were accepted.
-# %% [markdown] key="wild" lang="zh" src="dd2b746a"
+# - **Drafts that were not taken back.** In mlx-lm some caches could not be cut, so rejected drafts stayed in them ([#1109](https://github.com/ml-explore/mlx-lm/pull/1109)). A rotating cache that is full cannot go back either, and now refuses ([#1427](https://github.com/ml-explore/mlx-lm/pull/1427)).
+# - **Two tokens too many taken back.** In mlxcel a second model makes the drafts. Each time it took two tokens too many out of its own cache ([#994](https://github.com/lablup/mlxcel/issues/994)). The text stayed right, but fewer and fewer drafts were accepted.
+# %% [markdown] key="wild" lang="zh" src="7c89933f"
 # ## 实战现场
 #
 # - **测 CUDA 图时用的是另一份缓存。** [vLLM #57475](https://github.com/vllm-project/vllm/issues/57475) 里，启动时先用一份小缓存测量，然后建大缓存，最后才录制，结果账面上放得下，实际却放不下（“vLLM's own accounting said it fits, then it didn't.”）。更早的版本连这一项都没有，用户只好来问：`gpu_memory_utilization` 到底算没算上 CUDA 图（[#11251](https://github.com/vllm-project/vllm/issues/11251)）？

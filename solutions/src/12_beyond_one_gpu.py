@@ -64,9 +64,9 @@ check("12.2", blocks_of_all)
 # %% [markdown] key="blocks_why" lang="en"
 # ### BEGIN SOLUTION
 # In the package every rank counts for itself, and `torch.distributed.all_reduce` finds the smallest count (`allocate_kv_cache`).
-# A rank that has no room at all takes part as well, with a count of 0. If it raised an error first, the others would wait for it until the time limit.
+# A rank that has no room at all takes part as well, with a count of 0. If it raised an error first, the others would wait for it until their time limit.
 # ### END SOLUTION
-# %% [markdown] key="blocks_why" lang="zh" src="7492f96d"
+# %% [markdown] key="blocks_why" lang="zh" src="9f540bad"
 # ### BEGIN SOLUTION
 # 在本包里，每个 rank 各自数出块数，再用 `torch.distributed.all_reduce` 找出最小的（`allocate_kv_cache`）。
 # 一个块也放不下的 rank 也要参加，报 0。如果它提前抛出错误，其他 rank 就会一直等它，直到超时。
@@ -167,7 +167,7 @@ check("12.4", preempt)
 # A sequence is swapped out. Other sequences use its blocks for one forward, and then it comes back. `compute` and `copies` are two streams:
 #
 # - `stream.do(work)` queues `work`, a function, and returns at once
-# - `stream.record()` returns an event that stands behind all that has been queued there so far
+# - `stream.record()` returns an event that comes after everything that has been queued there so far
 # - `stream.wait(event)`: what is queued there from now on is done after `event`
 #
 # Each stream does its own work in order. Between the two there is no order, except by events.
@@ -178,8 +178,8 @@ check("12.4", preempt)
 # - `forward`: the other sequences write their K and V into the same blocks, and read them
 # - `back`: copies the blocks from the host to where they were
 #
-# `out` and `back` belong on `copies`, so that other work can go on beside them. `forward` belongs on `compute`. However fast the two streams are, no work may read what is not there yet, or overwrite what is still needed.
-# %% [markdown] key="exchange_task" lang="zh" src="6233dd47"
+# `out` and `back` belong on `copies`, so that other work can run at the same time. `forward` belongs on `compute`. However fast the two streams are, no work may read what is not there yet, or overwrite what is still needed.
+# %% [markdown] key="exchange_task" lang="zh" src="f65c5be2"
 # ## 12.5 换出换入，次序不乱
 #
 # 一条序列被换出，其他序列用它的块做一次前向计算，然后它再换回来。`compute` 和 `copies` 是两个流：
@@ -215,10 +215,10 @@ check("12.5", exchange)
 
 # %% [markdown] key="exchange_why" lang="en"
 # ### BEGIN SOLUTION
-# `HostPool` needs fewer waits. It first copies the blocks aside on the device, in the order of the computing stream. As soon as `swap_out` returns, other sequences may use the blocks, and the slow copy to the host goes on beside them. For a moment this takes as much device memory again as the blocks have.
+# `HostPool` needs fewer waits. It first copies the blocks aside on the device, in the order of the computing stream. As soon as `swap_out` returns, other sequences may use the blocks, and the slow copy to the host runs at the same time. For a moment this takes as much device memory again as the blocks have.
 # With torch the two calls are `event = torch.cuda.Event(); event.record(stream)` and `stream.wait_event(event)`.
 # ### END SOLUTION
-# %% [markdown] key="exchange_why" lang="zh" src="7cc06c4f"
+# %% [markdown] key="exchange_why" lang="zh" src="14c37c87"
 # ### BEGIN SOLUTION
 # `HostPool` 用的等待更少：它先按计算流的次序，在设备上把块复制到一旁。`swap_out` 一返回，其他序列就能用这些块，而较慢的、往 CPU 内存的复制同时继续。代价是有一小会儿，设备上要多占与这些块同样多的显存。
 # 用 torch 写，就是 `event = torch.cuda.Event(); event.record(stream)` 和 `stream.wait_event(event)`。

@@ -6,16 +6,16 @@
 # %% [markdown] key="propose_task" lang="en"
 # ## 13b.1 Drafts out of the text
 #
-# `tokens` is a text so far. Find drafts for what comes next: see whether its last `n` tokens stand somewhere before, and propose the tokens that followed them there, at most `most` of them.
+# `tokens` is a text so far. Find drafts for what comes next: see whether its last `n` tokens appear somewhere before, and propose the tokens that followed them there, at most `most` of them.
 #
 # - A longer match is better, so try `n = longest` first, then one fewer, down to `shortest`.
 # - If there are several places, take the most recent one.
 # - The end of the text itself is no such place, but a place may overlap with it.
 #
-# For example, with `longest = 2` and `most = 2`, the text `[5, 6, 7, 5, 6]` gives `[7, 5]`, because 5, 6 stood at its start and 7, 5 followed.
+# For example, with `longest = 2` and `most = 2`, the text `[5, 6, 7, 5, 6]` gives `[7, 5]`, because its last tokens 5, 6 are also at its start, where 7, 5 followed.
 #
 # Return the drafts, or `[]` if there is no such place.
-# %% [markdown] key="propose_task" lang="zh" src="807d8ae3"
+# %% [markdown] key="propose_task" lang="zh" src="05081e77"
 # ## 13b.1 从文本里找草稿
 #
 # `tokens` 是到目前为止的文本。请为接下来的部分找草稿：看最后 `n` 个 token 前面有没有出现过，有的话，提出当时跟在后面的 token，最多 `most` 个。
@@ -60,12 +60,12 @@ check("13b.1", propose)
 # - `cache.truncate(num_tokens)`: keeps the first `num_tokens`, and forgets the others
 # - `cache.publish()`: from now on other requests can find its full blocks
 #
-# `forward(tokens)` computes `tokens` behind what is in the cache, stores them there, and returns the model's own next token after each of them.
+# `forward(tokens)` computes `tokens` as the continuation of what is in the cache, stores them there, and returns the model's own next token after each of them.
 #
 # Compute `newest` and the `drafts` in one forward. A draft is accepted if it is what the model says at its place, and all drafts before it were accepted.
 # Return the new tokens: the accepted drafts, and then one token that the model says itself.
-# Afterwards the cache holds `newest` and the accepted drafts in addition to what it held, and nothing else. Other requests can find its full blocks, but never a token that was refused.
-# %% [markdown] key="step_task" lang="zh" src="d8164de3"
+# Afterwards the cache holds `newest` and the accepted drafts in addition to what it held, and nothing else. Other requests can find its full blocks, but never a token that was rejected.
+# %% [markdown] key="step_task" lang="zh" src="b113e7a0"
 # ## 13b.2 带草稿的一步
 #
 # `cache` 里有一条序列，只差最新的那个 token：
