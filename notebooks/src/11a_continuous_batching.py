@@ -16,13 +16,13 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# Many people ask at the same moment, and the cache has room for a part of their requests only.
+# Many people ask at the same moment, and the cache has room for only some of their requests.
 # **How does an engine run 256 requests when only a third of them fit?**
 #
-# One by one would be slow: a step over 64 sequences takes only about five times as long as a step over one, as you will measure below. Filling a batch and waiting until all of it has finished is slow, too, because short answers wait for the longest.
+# Running them one by one would be slow: a step over 64 sequences takes only about five times as long as a step over one, as you will measure below. Filling a batch and waiting until all of it has finished is slow, too, because short answers wait for the longest.
 #
-# Below, eight requests share four seats. A row is a seat, a column is a step, a colour is a request.
-# %% [markdown] key="question" lang="zh" src="c6619181"
+# Below, eight requests share four seats. A row is a seat, a column is a step, and a colour is a request. A cell without a colour is idle.
+# %% [markdown] key="question" lang="zh" src="faf248b1"
 # ## 问题
 #
 # 很多人同时提问，而缓存只放得下其中一部分请求。
@@ -155,9 +155,9 @@ from minikv.nano import llm as nano_llm
 show_source(nano_llm.LLM.step)
 
 # %% [markdown] key="with_model_tiny" lang="en"
-# `minikv.LLM` does the same with more care. Its model here, tiny-gqa, has learned one thing: the prompt gives a city to each of some names, asks for one name, and the model finds the city.
+# `minikv.LLM` does the same and handles more cases. Its model here, tiny-gqa, has learned one thing: the prompt gives a city to each of some names, asks for one name, and the model finds the city.
 # (On a CPU we use a single thread, because the model is so small that several threads would mostly wait for each other.)
-# %% [markdown] key="with_model_tiny" lang="zh" src="d7bc05a0"
+# %% [markdown] key="with_model_tiny" lang="zh" src="9896fa64"
 # `minikv.LLM` 做的也是这些，只是更周全。这里的模型 tiny-gqa 只学过一件事：提示词给几个人名各配一座城市，最后问其中一个人名，模型从前文里找出那座城市。
 # （在 CPU 上只用一个线程：模型太小，线程多了，大半时间都在互相等待。）
 
@@ -195,11 +195,11 @@ with LLM(tiny, num_blocks=64) as llm:
 Table(["提示词", "模型回答", "正确答案"], [[example.text, output.text.strip(), example.answer]])
 
 # %% [markdown] key="many" lang="en"
-# Now we ask 256 of them at once, with 16 tokens each to generate and blocks for about a third.
+# Now we ask 256 of these questions at once. Each request generates 16 tokens, and the pool has blocks for about a third of them.
 # Each answer is right or wrong, and must not depend on the other 255.
 #
 # `monitor.cache` follows the cache while the cell runs. The picture that stays shows step 8: the pool is full, and most requests wait.
-# %% [markdown] key="many" lang="zh" src="5e34e04c"
+# %% [markdown] key="many" lang="zh" src="ab16bd69"
 # 现在一次来 256 个请求，每个生成 16 个 token，块只够其中大约三分之一同时用。
 # 每个回答非对即错，而且不应受另外 255 个的影响。
 #
@@ -382,10 +382,10 @@ show_source(nano_scheduler.Scheduler.admit)
 # %% [markdown] key="step" lang="en"
 # ## What a step is made of
 #
-# A step is a list of ranges: the next positions of each sequence. We pack them one behind the other into one row of tokens, and the model computes the row in one forward. Arrays beside the row say what each token needs.
+# A step is a list of ranges: the next positions of each sequence. We pack them one after the other into one row of tokens, and the model computes the row in one forward. Further arrays say what each token needs.
 #
 # Take three sequences and a budget of 12. Q decodes. R begins with the same system prompt of 9 tokens as Q. S has 20 tokens, too many for what is left of the budget.
-# %% [markdown] key="step" lang="zh" src="a05ce813"
+# %% [markdown] key="step" lang="zh" src="77e6eeda"
 # ## 一步由什么组成
 #
 # 一步就是一份清单，写着每条序列接下来要算哪些位置。我们把它们首尾相接，排成一行 token，模型一次前向计算就算完。每个 token 还需要什么，写在旁边的数组里。
@@ -427,8 +427,8 @@ show(packed_step(scheduler.schedule(), "zh"))
 # For S no token is sampled. Its last token isn't computed yet, and the logits of an earlier one only predict a token that the prompt already has. (Exercise 11a.3 is these arrays.)
 #
 # In nano, `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row.
-# In place of `query_starts` it has two others: `last`, the row of each sequence's last token, whose logits choose the next one, and `groups`, which lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
-# %% [markdown] key="step_read" lang="zh" src="425a90e0"
+# Instead of `query_starts` it has two others: `last`, the row of each sequence's last token, whose logits choose the next one, and `groups`, which lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
+# %% [markdown] key="step_read" lang="zh" src="c217566a"
 # - **positions** 按序列数，不按这一行数。RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
 # - **slot_mapping** 说 K 和 V 写到哪里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # - **query_starts** 说每条序列从这一行的哪里开始，末尾再加上总数。序列 $i$ 的 query 是 `query_starts[i]` 到 `query_starts[i + 1] - 1`。
@@ -453,8 +453,8 @@ show_source(nano_scheduler.Scheduler.pack, nano_runner.make_batch)
 # The more tokens a step computes, the longer it takes. So a prompt of 600 tokens that is computed in one piece holds up the next token of every other sequence.
 # **Chunked prefill** cuts it: decodes first, then as much of a prompt as the budget leaves ([Sarathi-Serve](https://arxiv.org/abs/2403.02310), 2024). With 4 decodes and a budget of 64, a chunk has 60 tokens, so 600 tokens take 10 steps.
 #
-# nano needs no rule for "decodes first". A prompt that isn't done has used up the budget, so no sequence is admitted behind it, and it's always the last in `running`.
-# %% [markdown] key="long_prompt" lang="zh" src="f4a70794"
+# nano needs no rule for "decodes first". A prompt that isn't done has used up the budget, so no sequence is admitted after it, and it's always the last in `running`.
+# %% [markdown] key="long_prompt" lang="zh" src="ee510039"
 # （`pack` 就是练习 11a.5。）
 #
 # ## 来了一个长提示词
@@ -470,17 +470,17 @@ predict("first_token", ...)
 # %% key="chunked" lang="en"
 from minikv.course.diagrams import step_tokens
 
-talkers = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
-load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
+decoding = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
+load = [*decoding, Ask(tuple(range(600)), 6, arrival=4)]
 runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
 show(step_tokens(runs, "en"))
 rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
-Table(["budget", "largest step", "steps from the long prompt's arrival to its first token", "a talker ends in step"], rows)
+Table(["budget", "largest step", "steps from the long prompt's arrival to its first token", "last step of the four others"], rows)
 # %% key="chunked" lang="zh"
 from minikv.course.diagrams import step_tokens
 
-talkers = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
-load = [*talkers, Ask(tuple(range(600)), 6, arrival=4)]
+decoding = [Ask(tuple(range(9000 + 20 * i, 9004 + 20 * i)), 24) for i in range(4)]
+load = [*decoding, Ask(tuple(range(600)), 6, arrival=4)]
 runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
 show(step_tokens(runs, "zh"))
 rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
@@ -490,17 +490,17 @@ Table(["预算", "最大的一步", "长提示词：到达后第几步得到第�
 # The four sequences that decode have missed no step: their last token comes in step 24 each time. The budget limits how long a step can get, and the newcomer pays for it with a later first token.
 # These are the two latencies of serving: **TTFT**, time to the first token, and **TPOT**, time per output token after it.
 #
-# Here is the same with the model, where a step takes real time:
-# %% [markdown] key="chunked_read" lang="zh" src="f095fb57"
+# Here is the same with the model, where a step takes real time. Eight sequences decode when a prompt of 1,504 tokens arrives:
+# %% [markdown] key="chunked_read" lang="zh" src="5c5de523"
 # 正在解码的四条序列一步也没有落下：无论预算多大，它们的最后一个 token 都在第 24 步。预算限制了一步最长有多长；代价由新来的承担，它的第一个 token 要多等几步。
 # 推理服务的两个延迟就在这里：**首 token 延迟**（TTFT），以及之后的**每 token 延迟**（TPOT）。
 #
-# 接上模型再来一遍，这回每一步都要花实实在在的时间：
+# 接上模型再来一遍，这回每一步都要花实实在在的时间。八条序列正在解码，这时来了一个 1,504 个 token 的提示词：
 
 # %% key="step_times"
 import time
 
-[article] = recall_documents(1, seed=5, facts=24, context=1500, queries=1, span=3)
+[long] = recall_documents(1, seed=5, facts=24, context=1500, queries=1, span=3)
 
 
 def step_times(budget):
@@ -511,7 +511,7 @@ def step_times(budget):
         seconds = []
         while llm.has_work:
             if len(seconds) == 5:
-                llm.add_request(article.tokens.tolist(), likeliest(1))
+                llm.add_request(long.tokens.tolist(), likeliest(1))
             start = time.perf_counter()
             llm.step()
             seconds.append(time.perf_counter() - start)
@@ -533,14 +533,14 @@ for budget in (2048, 256, 64):
 Table(["预算", "最长的一步（毫秒）", "中位数（毫秒）"], rows)
 
 # %% [markdown] key="chunks_exercise" lang="en"
-# With a smaller budget the longest step gets shorter, until the step's own cost dominates. The price shows in the median. At 64 it gets longer: beside eight decodes a chunk has 56 tokens, so the 1,504 tokens of the article need 27 chunks, and more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
+# With a smaller budget the longest step gets shorter, until the step's own cost dominates. The price shows in the median. At 64 it gets longer: eight decodes leave 56 tokens for a chunk, so the long prompt needs 1,504 / 56, about 27 chunks, and more than half of the steps have one. (Exercise 11a.2: how many tokens of the budget each sequence gets.)
 #
 # ## Reusing a prefix
 #
-# Now we ask twenty-four questions about one document. Each prompt is the document, and behind it "?" and a name.
-# The first request computes the document. The others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)) and compute only what comes behind.
-# %% [markdown] key="chunks_exercise" lang="zh" src="ce35644c"
-# 预算越小，最长的一步越短，直到一步本身的开销占了大头。代价在中位数上，预算为 64 时中位数反而变长，因为除去八条解码，一段只有 56 个 token，这篇 1,504 个 token 的文章要切成 27 段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
+# Now we ask twenty-four questions about one document. Each prompt is the document, followed by "?" and a name.
+# The first request computes the document. The others find its blocks ([lesson 09](09_pages_and_blocks.ipynb)) and compute only what comes after it.
+# %% [markdown] key="chunks_exercise" lang="zh" src="246251c7"
+# 预算越小，最长的一步越短，直到一步本身的开销占了大头。代价在中位数上，预算为 64 时中位数反而变长，因为除去八条解码，一段只有 56 个 token，1,504 个 token 的长提示词要切成约 1,504 / 56 = 27 段，一半以上的步里都有一段。（练习 11a.2：预算里的 token 怎么分。）
 #
 # ## 重用前缀
 #
@@ -791,7 +791,7 @@ for name, change in changes.items():
         with patch.object(llm.runner, "batch", lambda step: change(step, right_batch(step))):
             outputs = llm.generate(questions, likeliest(1), salt=[str(number) for number in range(24)])
     rows.append([name, count_right(outputs, document.questions), len(questions)])
-Table(["change", "right", "of"], rows)
+Table(["change", "right answers", "of"], rows)
 # %% key="break_positions" lang="zh"
 changes = {
     "batch 保持原样": as_it_is,
@@ -821,10 +821,10 @@ Table(["改动", "答对", "总数"], rows)
 #
 # - The batch is put together again at every step. Eight requests that took 26 steps in batches of four take 17, because a free seat is taken at once.
 # - Two limits hold at every step: the blocks of all running sequences fit into the pool, and a step has at most its budget of tokens, 1 + 4 + 7 = 12 in our example.
-# - A sequence is let in when blocks for all its tokens are free, besides one for each running sequence. No request overtakes another.
+# - A sequence is let in when blocks for all its tokens are free, and one more for each running sequence. No request overtakes another.
 # - The tokens of all sequences lie in one row. Positions, slots, starts and lengths say which is which.
 # - A long prompt is cut into chunks. At a budget of 64 the largest step shrinks from 604 tokens to 64, and the newcomer's first token comes 9 steps later.
-# %% [markdown] key="recap" lang="zh" src="e95fe4f4"
+# %% [markdown] key="recap" lang="zh" src="e6a633fc"
 # ## 本课小结
 #
 # - 每一步都重新组 batch。八个请求按四条一批要 26 步，现在只要 17 步，因为一有空位就补上。
@@ -851,7 +851,7 @@ explain("why_chunks")
 # %% [markdown] key="exercises" lang="en"
 # ## Exercises
 #
-# The first three ask for the decisions with plain lists in place of classes. The next two are methods of nano, and become parts of [your engine](11c_your_engine.ipynb). The last one reads a profile.
+# The first three ask for the decisions with plain lists instead of classes. The next two are methods of nano, and become parts of [your engine](11c_your_engine.ipynb). The last one reads a profile.
 #
 # 1. `admit_queue`: which requests of a queue are let in.
 # 2. `chunks`: how the budget of a step is shared out.
@@ -859,7 +859,7 @@ explain("why_chunks")
 # 4. `admit`: one sequence, as a method of nano's scheduler.
 # 5. `pack`: its tokens of this step, as a method of nano's scheduler.
 # 6. `longest_operations`: where a step spends its time.
-# %% [markdown] key="exercises" lang="zh" src="49107da1"
+# %% [markdown] key="exercises" lang="zh" src="6d07cbea"
 # ## 练习
 #
 # 前三题不用引擎的类，只用普通的列表来写各个决定。接下来两题是 nano 的方法，会成为[你自己的引擎](11c_your_engine.ipynb)的部件。最后一题读一份性能分析。
@@ -888,8 +888,8 @@ explain("why_chunks")
 # ## In the wild
 #
 # - **The whole prompt, or a part of it.** An engine may let a request in as soon as the first chunk of its prompt fits, but then it can lose its blocks before the prompt is done. Since [PR #37307](https://github.com/vllm-project/vllm/pull/37307) vLLM can ask for room for the whole prompt, as nano does.
-# - **Where the idea comes from.** Iteration-level scheduling is [Orca](https://www.usenix.org/conference/osdi22/presentation/yu) (OSDI 2022), and chunked prefill beside decodes is [Sarathi-Serve](https://arxiv.org/abs/2403.02310) (OSDI 2024).
-# %% [markdown] key="wild" lang="zh" src="2ca91c2a"
+# - **Where the idea comes from.** Iteration-level scheduling is [Orca](https://www.usenix.org/conference/osdi22/presentation/yu) (OSDI 2022), and chunked prefill together with decodes is [Sarathi-Serve](https://arxiv.org/abs/2403.02310) (OSDI 2024).
+# %% [markdown] key="wild" lang="zh" src="d1e8595f"
 # ## 实战现场
 #
 # - **整个提示词，还是其中一段。** 引擎可以在提示词的第一段放得下时就放请求进来，但这样一来，提示词还没算完就可能失去块。从 [PR #37307](https://github.com/vllm-project/vllm/pull/37307) 起，vLLM 也可以像 nano 这样，要求放得下整个提示词。

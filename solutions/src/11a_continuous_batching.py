@@ -6,7 +6,7 @@
 # %% [markdown] key="admit_task" lang="en"
 # ## 11a.1 Which requests are let in
 #
-# Requests wait in a queue, and the first one is looked at first. For each you know `(tokens, hits, idle)`:
+# Requests wait in a queue, and you look at the first one first. For each you know `(tokens, hits, idle)`:
 #
 # - `tokens`: the tokens of its prompt
 # - `hits`: how many blocks of it the prefix cache has, all full
@@ -20,7 +20,7 @@
 # Then you look at the next one. No request overtakes another: at the first that has to wait, you are done.
 #
 # Return how many tokens each of the admitted computes in this step, in order. No two of the prompts share a block.
-# %% [markdown] key="admit_task" lang="zh" src="ff40cc80"
+# %% [markdown] key="admit_task" lang="zh" src="f9c6a345"
 # ## 11a.1 放哪些请求进来
 #
 # 请求在排队，最先来的在最前面。每个请求给出 `(tokens, hits, idle)`：
@@ -109,8 +109,8 @@ check("11a.2", chunks)
 # %% [markdown] key="pack_task" lang="en"
 # ## 11a.3 The arrays of a mixed batch
 #
-# A step computes the positions `starts[i]` to `ends[i] - 1` of sequence `i`: a decode, a chunk, a prompt behind a prefix hit. The sequence has `tokens[i]` tokens so far, and its blocks are in `tables[i]`.
-# All sequences are packed into one row, one behind the other.
+# A step computes the positions `starts[i]` to `ends[i] - 1` of sequence `i`: a decode, a chunk, a prompt after a prefix hit. The sequence has `tokens[i]` tokens so far, and its blocks are in `tables[i]`.
+# All sequences are packed into one row, one after the other.
 #
 # Return a dict of lists:
 #
@@ -119,7 +119,7 @@ check("11a.2", chunks)
 # - `query_starts`: where each sequence begins in the row, and the total at the end
 # - `lengths`: of each sequence, how many tokens its last query sees
 # - `sampled_rows`: the places in the row whose logits give a new token: the last one of each sequence that has come to the end of its tokens
-# %% [markdown] key="pack_task" lang="zh" src="92616cb0"
+# %% [markdown] key="pack_task" lang="zh" src="d68a2fbf"
 # ## 11a.3 混合 batch 的数组
 #
 # 一步计算第 `i` 条序列的位置 `starts[i]` 到 `ends[i] - 1`：可能是一次解码、一段预填充，也可能是前缀命中之后的提示词。这条序列目前有 `tokens[i]` 个 token，它的块在 `tables[i]` 里。
@@ -287,10 +287,10 @@ Table(
 
 # %% [markdown] key="longest_why" lang="en"
 # ### BEGIN SOLUTION
-# Both steps spend most of their time in `mm`, the products with the weights. In the prefill they are compute-bound, in the decode step memory-bound: the same weights, for one token in place of 256.
+# Both steps spend most of their time in `mm`, the products with the weights. In the prefill they are compute-bound, in the decode step memory-bound: the same weights, for one token instead of 256.
 # A multiple far above 1 in a tiny operation is the cost of a call. A multiple below 1 means that the bytes came from a cache.
 # ### END SOLUTION
-# %% [markdown] key="longest_why" lang="zh" src="041a08ea"
+# %% [markdown] key="longest_why" lang="zh" src="8693af32"
 # ### BEGIN SOLUTION
 # 两步的时间大多花在 `mm` 上，也就是与权重的矩阵乘法。它在预填充里是计算受限，在解码里是访存受限：权重一样，只是 256 个 token 换成了 1 个。
 # 很小的运算如果倍数远大于 1，那是调用本身的开销；倍数小于 1，说明字节来自缓存。
