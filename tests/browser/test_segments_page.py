@@ -134,7 +134,9 @@ def test_the_map_takes_the_room_of_what_it_shows_and_never_jumps_back(watched_pa
     )
 
     def places():
-        tops = [root.locator(name).first.bounding_box() for name in ("dl", ".minikv-segment", ".minikv-detail")]
+        tops = [
+            root.locator(name).first.bounding_box() for name in ("dl", ".minikv-segment", ".minikv-detail")
+        ]
         return [place["y"] for place in tops]
 
     few = places()
