@@ -7,7 +7,7 @@
 # en = "What do fewer bytes cost?"
 # zh = "字节少了，代价是什么？"
 # [t4]
-# en = "The models here are computed by the CPU, beside a T4 too: the kernels read fp8 (e4m3) only from compute capability 8.9 on, and a T4 has 7.5. The numbers are the same."
+# en = "The CPU computes the models of this lesson, even where there is a T4: the kernels read fp8 (e4m3) only from compute capability 8.9 on, and a T4 has 7.5. The numbers are the same."
 # zh = "本课的模型一律由 CPU 计算，有 T4 也一样：kernel 要计算能力 8.9 才能读 fp8（e4m3），T4 只有 7.5。看到的数字相同。"
 # [paper]
 # en = "13.1, 13.3"
@@ -20,15 +20,15 @@
 # With your first model nothing seems to change. With your second one, started with the same options, the output turns into nonsense after a few words.
 # **What gets lost in eight bits, and why does one model notice nothing while another falls apart?**
 #
-# The picture shows one real key of tiny-gqa, 32 numbers, with the numbers that each format can store, and what is read back.
-# %% [markdown] key="question" lang="zh" src="4283b776"
+# The picture shows one real key of tiny-gqa, 32 numbers. It draws the numbers that each format can store, and what is read back. (`fp8_scaled` is fp8 with a scale, and `fp8_e5m2` is another kind of fp8. Both are explained below.)
+# %% [markdown] key="question" lang="zh" src="10cdc973"
 # ## 问题
 #
 # 给引擎换上 fp8 或 int8 的缓存，K 和 V 的每个数从两个字节变成一个，同样的显存就能放下大约两倍的 token。
 # 第一个模型看不出任何变化。换一个模型，启动参数完全一样，写不了几个词，输出就成了胡话。
 # **八个比特丢掉了什么？为什么一个模型几乎不受影响，另一个却输出乱码？**
 #
-# 先看 tiny-gqa 的一个真实 key，它有 32 个数。图里画出了每种格式能存哪些数，以及存下来再读出的结果。
+# 先看 tiny-gqa 的一个真实 key，它有 32 个数。图里画出了每种格式能存哪些数，以及存下来再读出的结果。（`fp8_scaled` 是带缩放因子的 fp8，`fp8_e5m2` 是另一种 fp8，下面都会讲到。）
 
 # %% key="levels" lang="en"
 import torch
@@ -54,16 +54,16 @@ row = key_row(tiny.model, documents[0].tokens)  # 最新 token 在第 0 层一�
 show(number_lines([levels_of(codec, row) for codec in ("int8", "fp8_scaled", "fp8_e5m2")], "zh"))
 
 # %% [markdown] key="able" lang="en"
-# int8 has equal steps everywhere. fp8 has fine steps near 0 and coarse ones far out. On this row int8 is more exact; later you will turn that around.
+# int8 has equal steps everywhere. fp8 has fine steps near 0 and coarse ones far out. On this row int8 is more exact. Later you will change the row so that fp8 is.
 #
 # After this lesson you can
 #
 # - **compute** how many more tokens fit in 8 bits, with scales and whole blocks included,
-# - **predict** which numbers of a row a format keeps, and **measure** what the model makes of the rest,
+# - **predict** which numbers of a row a format keeps, and **measure** how much the remaining error matters to the model,
 # - **compute** what a layer with a sliding window saves, and what it needs at its peak.
 #
 # You need the cache formula ([lesson 02](02_how_many_bytes.ipynb)), the pool ([lesson 08](08_allocate_kv_cache.ipynb)) and blocks ([lesson 09](09_pages_and_blocks.ipynb)).
-# %% [markdown] key="able" lang="zh" src="d2f3753a"
+# %% [markdown] key="able" lang="zh" src="56072998"
 # int8 相邻两级的间距处处相等；fp8 在 0 附近很密，越远越疏。在这一行上 int8 更准，后面你会让结果反过来。
 #
 # 学完本课，你能
@@ -77,8 +77,8 @@ show(number_lines([levels_of(codec, row) for codec in ("int8", "fp8_scaled", "fp
 # %% [markdown] key="predict_first" lang="en"
 # ## Predict
 #
-# Eight bits can count from -127 to 127, so something has to say how large a number really is. `int8` keeps a **scale** for that: one float32 (4 bytes) beside each row. A row is one token's K in one KV head, `head_dim` numbers. Its V is another row, with another scale.
-# %% [markdown] key="predict_first" lang="zh" src="eba955a4"
+# Eight bits can count from -127 to 127, so something has to say how large a number really is. `int8` keeps a **scale** for that: one float32 (4 bytes) for each row. A row is one token's K in one KV head, `head_dim` numbers. Its V is another row, with another scale.
+# %% [markdown] key="predict_first" lang="zh" src="c904a7f3"
 # ## 先猜一猜
 #
 # 8 个比特只能从 -127 数到 127，所以还要另外记下这些数实际有多大。`int8` 的办法是给每一行配一个**缩放因子**（scale），也就是一个 float32，占 4 字节。一个 token 在一个 KV 头里的 K 是一行，共 `head_dim` 个数；它的 V 是另一行，另配一个。
@@ -188,14 +188,14 @@ for kv_dtype in ("bf16", "fp8"):
 Table(["", "大小", "token 数", "每个 token 的字节数"], rows, right=["大小"])
 
 # %% [markdown] key="puzzle_read" lang="en"
-# All three give about 49,150 bytes. So the need of 10.12 GiB was computed with the same bytes a token as the 230,528 tokens of the first start, and the report says of those that fp8 had doubled them. (The number alone doesn't prove it: Qwen3-30B-A3B takes 49,152 bytes in fp8, and gpt-oss-20b in the picture above takes as many in bf16.)
+# All three give about 49,150 bytes. So both starts counted the same bytes a token. The report says that the 230,528 tokens of the first start were twice as many thanks to fp8. Then the 10.12 GiB of the second are computed for fp8, too. (The number alone doesn't prove it: Qwen3-30B-A3B takes 49,152 bytes in fp8, and gpt-oss-20b in the picture above takes as many in bf16.)
 #
 # **So the engine forgot nothing: 10.12 GiB is the need in fp8.** The other side shrank. Between the two starts the available memory fell from 10.55 to 5.59 GiB, *before* a single block was made. As far as the report tells, only `--max-model-len` had changed.
 # [Lesson 08](08_allocate_kv_cache.ipynb) has the formula for that side: the cache gets what the warm-up leaves. The error message doesn't say what took the 5 GiB, but it wasn't the cache. Exercise 13.1 is this arithmetic, with scales and whole blocks.
 #
 # Let us try it on this machine. We give the engine the same number of bytes each time, and count the blocks that it really makes. A head of tiny-gqa has only 32 numbers, so a scale adds an eighth to its row.
-# %% [markdown] key="puzzle_read" lang="zh" src="78584ec4"
-# 三处都是 49,150 字节左右。也就是说，第二次启动算出 10.12 GiB 时，每个 token 的字节数与第一次的 230,528 个 token 相同，而原帖说，那正是 fp8 翻倍之后的数。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152 字节，上图里的 gpt-oss-20b 用 bf16 也是 49,152 字节。）
+# %% [markdown] key="puzzle_read" lang="zh" src="14bf374c"
+# 三处都是 49,150 字节左右。也就是说，两次启动用的是同样的每 token 字节数。原帖说，第一次的 230,528 个 token 正是用了 fp8 才翻倍的，所以第二次的 10.12 GiB 也是按 fp8 算的。（单看这个数还不能断定：Qwen3-30B-A3B 用 fp8 是 49,152 字节，上图里的 gpt-oss-20b 用 bf16 也是 49,152 字节。）
 #
 # **所以引擎什么也没有忘，10.12 GiB 就是 fp8 的需要**。变小的是另一边，两次启动之间，可用显存从 10.55 GiB 降到 5.59 GiB，而那时一个块都还没有建。从帖子里看，改动的只有 `--max-model-len`。
 # 按[第 08 课](08_allocate_kv_cache.ipynb)的公式，预热剩下多少可用显存，缓存就得多少。那 5 GiB 被什么占去，报错里没有说，但不是缓存占的。练习 13.1 就是这笔账，缩放因子和整块都要算。
@@ -274,10 +274,10 @@ head = ["数", "数 / 缩放因子", "级", "读出", "误差"]
 Table(head, rows, right=head, lines=[f"缩放因子：{scale.item():.3f}"])
 
 # %% [markdown] key="floats" lang="en"
-# **fp8** (e4m3) is a small floating-point number with 4 bits for the exponent and 3 for the digits. Its steps are fine near 0 and coarse far out, and it ends at 448. **e5m2** gives one more bit to the exponent and one fewer to the digits, so it reaches 57,344 with coarser steps.
+# **fp8** (e4m3) is a small floating-point number with 4 bits for the exponent and 3 for the mantissa (the digits). Its steps are fine near 0 and coarse far out, and it ends at 448. **e5m2** gives one more bit to the exponent and one fewer to the mantissa, so it reaches 57,344 with coarser steps.
 #
 # Now a row with one very large number, stored in each way and read again:
-# %% [markdown] key="floats" lang="zh" src="42e1480d"
+# %% [markdown] key="floats" lang="zh" src="985fa522"
 # **fp8**（e4m3）是小号的浮点数，指数 4 位，尾数 3 位。它在 0 附近很细，越远越粗，到 448 为止。**e5m2** 的指数多一位，尾数少一位，所以能到 57,344，但每一级更粗。
 #
 # 再来一行，里面有一个特别大的数。分别用几种方式存下来，再读出来：
@@ -302,16 +302,16 @@ head = [f"{float(x):g}" for x in row_of_five[0]]
 Table(["", *head], rows, right=head)
 
 # %% [markdown] key="stored_read" lang="en"
-# A single 500 takes the levels from all the others: int8's step is 500 / 127 = 3.94 here, so 0.9 becomes 0. Every kind of fp8 keeps the small numbers, but plain `fp8`, without a scale, cuts the 500 off at 448.
-# %% [markdown] key="stored_read" lang="zh" src="3acb3883"
+# A single 500 spoils the row for int8: the step is 500 / 127 = 3.94 here, so 0.9 becomes 0. Every kind of fp8 keeps the small numbers, but plain `fp8`, without a scale, cuts the 500 off at 448.
+# %% [markdown] key="stored_read" lang="zh" src="03ebdb68"
 # 只要有一个 500，int8 就顾不上其他的数了，因为这里的间距是 500 / 127 = 3.94，所以 0.9 变成了 0。几种 fp8 都留住了小的数，只是没有缩放因子的 `fp8` 把 500 截断成了 448。
 
 # %% key="predict_levels"
 predict("levels", ...)
 
 # %% [markdown] key="bound" lang="en"
-# How far off can a number be? `Codec.error_bound` answers that for every element: half the distance between the two levels around it. (A number below half a level becomes 0, so its error is the number itself.) Here is the bound as a share of the number, for a row whose largest number is 1:
-# %% [markdown] key="bound" lang="zh" src="cab4be0f"
+# How far off can a number be? `Codec.error_bound` answers that for every element: half the distance between the two levels around it. (A number below half a level becomes 0, so its error is the number itself.) Here is the bound as a share of the number, for a row in which the largest number is 1:
+# %% [markdown] key="bound" lang="zh" src="70528842"
 # 一个数最多会差多少？`Codec.error_bound` 对每个元素都能给出答案，也就是它左右两级间距的一半。（不到半级的数变成 0，误差就是它本身。）设一行里最大的数为 1，下面画出这个上限占数本身的百分之几：
 
 # %% key="bound_plot" lang="en"
@@ -342,33 +342,34 @@ head = [f"{sizes[place]:g}" for place in places]
 Table(["", *head], rows, right=head)
 
 # %% [markdown] key="bound_read" lang="en"
-# int8's steps are equal, so the smaller a number is, the larger a share of it is lost, until nothing is left. fp8 loses about the same share of every number. The two lines cross at about a fourteenth of the largest number. Below that `fp8_scaled` is more exact. Where all numbers of a row are of similar size, int8 is, by up to nine times.
+# int8's steps are equal, so the smaller a number is, the larger a share of it is lost, until nothing is left. fp8 loses about the same share of every number. The two lines cross at about a fourteenth of the largest number. Below that `fp8_scaled` is more exact. Where all numbers of a row have a similar size, int8 is more exact: its error is down to a ninth.
 #
 # So the answer depends on the numbers in the row, and therefore on the model. (In exercise 13.2 you store a token's heads as int8.)
 #
 # ## What the model notices
 #
-# The numbers of the cache pass through attention and end as **logits**. To see the effect, we run the same tokens through two caches, with the same weights and in float32, so that only the stored numbers differ. `forced_logits` does this: the tokens are given, and the model's own choice doesn't count.
-# %% [markdown] key="bound_read" lang="zh" src="d11df825"
+# The numbers of the cache pass through attention and end as **logits**. To see the effect, we run the same tokens through two caches, with the same weights and in float32, so that only the stored numbers differ. `forced_logits` does this. It gives the model the next token each time, whatever the model would have chosen.
+# %% [markdown] key="bound_read" lang="zh" src="60952361"
 # int8 的间距相等，所以数越小，丢掉的比例越大，最后一点不剩。fp8 对每个数丢掉的比例差不多。两条线在最大数的十四分之一附近相交。比这更小的数，`fp8_scaled` 更准；如果一行里的数大小相近，则是 int8 更准，误差最多能小到九分之一。
 #
 # 所以结果取决于行里是什么样的数，也就是取决于模型。（练习 13.2：把一个 token 的各个头存成 int8。）
 #
 # ## 模型察觉到了什么
 #
-# 缓存里的数经过注意力，最后变成 **logits**。要看影响有多大，就让同样的 token 各走一遍两份缓存，其中权重相同，都用 float32 计算，不同的只有存下来的数。`forced_logits` 做的就是这件事，token 是给定的，模型自己想说什么不算数。
+# 缓存里的数经过注意力，最后变成 **logits**。要看影响有多大，就让同样的 token 各走一遍两份缓存，其中权重相同，都用 float32 计算，不同的只有存下来的数。`forced_logits` 做的就是这件事，下一个 token 每次都是给定的，不用模型自己选出的那个。
 
 # %% key="logits" tags="hardware" lang="en"
 from minikv.models.fidelity import forced_logits, logit_error
 
 stored = ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8")
 tokens = [document.tokens for document in documents]
+# 193 tokens at once, then one by one: [4 texts, 65 positions, vocabulary]
 exact, found, rows = forced_logits(tiny.model, tokens, prefill=193), {}, []
 for kv_dtype in stored:
     found[kv_dtype] = forced_logits(tiny.model, tokens, prefill=193, kv_dtype=kv_dtype)
     error = logit_error(found[kv_dtype], exact)
     rows.append([kv_dtype, f"{error.mean_abs:.4f}", f"{error.max_abs:.4f}", f"{error.kl:.6f}", f"{error.same_top:.1%}"])
-head = ["mean", "max", "KL, nats", "same top"]
+head = ["mean", "max", "KL (nats)", "same top"]
 line = f"{error.positions} positions; the logits of one position have a standard deviation of {error.spread:.2f}"
 Table(["", *head], rows, right=head, lines=[line])
 # %% key="logits" tags="hardware" lang="zh"
@@ -376,6 +377,7 @@ from minikv.models.fidelity import forced_logits, logit_error
 
 stored = ("bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8")
 tokens = [document.tokens for document in documents]
+# 先一次算 193 个 token，再逐个算：[4 篇, 65 个位置, 词表大小]
 exact, found, rows = forced_logits(tiny.model, tokens, prefill=193), {}, []
 for kv_dtype in stored:
     found[kv_dtype] = forced_logits(tiny.model, tokens, prefill=193, kv_dtype=kv_dtype)
@@ -418,29 +420,29 @@ for kv_dtype in ("fp32", *stored):
 Table(["", "答对", "总数"], rows)
 
 # %% [markdown] key="recall_read" lang="en"
-# No answer is lost, not even with e5m2, whose logits are off the most.
-# That is because such a score only looks at which token came first. Call the distance from the first logit to the second the **margin**. As long as no error is larger than half the margin, the score stays silent:
-# %% [markdown] key="recall_read" lang="zh" src="70369a83"
+# No answer is lost, not even with e5m2, although its logits are off the most.
+# That is because such a score only looks at which token came first. The **margin** is the distance from the highest logit to the second highest. As long as no logit is off by more than half the margin, the score doesn't change:
+# %% [markdown] key="recall_read" lang="zh" src="14239948"
 # 一个回答也没有丢，连 logits 偏得最多的 e5m2 也没有。
 # 原因是这类分数只看哪个 token 排第一。第一名与第二名的 logit 之差叫**差距**（margin），只要误差不超过它的一半，分数就毫无反应。
 
 # %% key="margin" tags="hardware" lang="en"
-top = exact.topk(2, dim=-1).values
-margins = top[..., 0] - top[..., 1]
+top = exact.topk(2, dim=-1).values  # [4, 65, 2]: the two likeliest tokens
+margins = top[..., 0] - top[..., 1]  # [4, 65]
 answers = torch.zeros_like(margins, dtype=torch.bool)
 for number, document in enumerate(documents):
-    answers[number, document.positions - 192] = True
+    answers[number, document.positions - 192] = True  # position 192 is the first that forced_logits returns
 rows = []
 for what, some in (("answers", answers), ("other words", ~answers)):
     off = [float((found[kv_dtype] - exact).abs()[some].max()) for kv_dtype in ("int8", "fp8_e5m2")]
     rows.append([what, float(margins[some].min()), float(margins[some].median()), *off])
 Table(["", "smallest margin", "median", "largest error, int8", "fp8_e5m2"], rows)
 # %% key="margin" tags="hardware" lang="zh"
-top = exact.topk(2, dim=-1).values
-margins = top[..., 0] - top[..., 1]
+top = exact.topk(2, dim=-1).values  # [4, 65, 2]：最可能的两个 token
+margins = top[..., 0] - top[..., 1]  # [4, 65]
 answers = torch.zeros_like(margins, dtype=torch.bool)
 for number, document in enumerate(documents):
-    answers[number, document.positions - 192] = True
+    answers[number, document.positions - 192] = True  # forced_logits 返回的第一个位置是 192
 rows = []
 for what, some in (("回答", answers), ("其他的词", ~answers)):
     off = [float((found[kv_dtype] - exact).abs()[some].max()) for kv_dtype in ("int8", "fp8_e5m2")]
@@ -450,8 +452,8 @@ Table(["", "最小的差距", "中位数", "最大误差，int8", "fp8_e5m2"], r
 # %% [markdown] key="margin_read" lang="en"
 # The answers are far ahead of the second token, by 9.47 at least. The words between them are not. There several tokens are often nearly as likely, and a small error is enough to change their order.
 #
-# So let us ask for more than one word. We take sixteen prompts and 100 greedy tokens each, and count the texts that are still exactly those of the exact cache, up to a given length:
-# %% [markdown] key="margin_read" lang="zh" src="ca2afd8f"
+# So let us ask for more than one word. We take sixteen prompts and 100 greedy tokens each, and count the texts that still equal those of the exact cache, up to a given length:
+# %% [markdown] key="margin_read" lang="zh" src="452bf483"
 # 回答遥遥领先，差距最小也有 9.47。回答之间的词就不是了，那里常有几个 token 几乎同样可能，一点点误差就足以改变名次。
 #
 # 所以别只问一个词。我们取 16 个提示词，各用贪心解码生成 100 个 token，数一数到某个长度为止，有多少篇与精确缓存给出的一字不差：
@@ -469,7 +471,7 @@ lengths, rows = (1, 10, 30, 100), []
 for kv_dtype in stored:
     pairs = list(zip(texts[kv_dtype], texts["fp32"]))
     rows.append([kv_dtype, *(sum(ours[:length] == due[:length] for ours, due in pairs) for length in lengths)])
-Table(["same texts of 16, up to", *(f"{length} tokens" for length in lengths)], rows)
+Table(["same texts (of 16), tokens compared:", *(str(length) for length in lengths)], rows)
 # %% key="texts" tags="hardware" lang="zh"
 from minikv import SamplingParams
 from minikv.models import recall_prompt
@@ -483,7 +485,7 @@ lengths, rows = (1, 10, 30, 100), []
 for kv_dtype in stored:
     pairs = list(zip(texts[kv_dtype], texts["fp32"]))
     rows.append([kv_dtype, *(sum(ours[:length] == due[:length] for ours, due in pairs) for length in lengths)])
-Table(["16 篇里相同的，到第几个 token", *(f"{length} 个" for length in lengths)], rows)
+Table(["相同的篇数（共 16 篇），比较前几个 token：", *(str(length) for length in lengths)], rows)
 
 # %% [markdown] key="texts_read" lang="en"
 # The first word is right everywhere. The longer the text, the fewer are the same. If each token changes with probability $p$, a text of $n$ tokens stays as it was with probability
@@ -515,12 +517,12 @@ Table(["16 篇里相同的，到第几个 token", *(f"{length} 个" for length i
 # 文本不同，不等于错了，因为换一个填充词也无妨。可是在很长的推理里，每一步都建立在前一步之上，每次改变都可能让它走偏。**短回答测不出长回答会怎样，别的模型的结果也不能替你的模型作保。**（“实战现场”里有两份这样的报告，结果正好相反。）所以要用**你自己的**模型测 logits、测 KL，再测与实际一样长的文本。
 
 # %% [markdown] key="windows" lang="en"
-# ## Fewer tokens: windows that give back
+# ## Fewer tokens: windows that give blocks back
 #
 # You can also save bytes by holding fewer tokens. A layer with a sliding window of $W$ tokens only reads the last $W$, so it doesn't need the others ([lesson 09](09_pages_and_blocks.ipynb)).
 #
-# How much is that worth for gpt-oss-20b, with 32 sequences of 8,192 tokens in bf16?
-# %% [markdown] key="windows" lang="zh" src="747556cb"
+# How much does that save for gpt-oss-20b, with 32 sequences of 8,192 tokens in bf16?
+# %% [markdown] key="windows" lang="zh" src="7e7e5f13"
 # ## 少存 token：会归还块的窗口
 #
 # 另一种省字节的办法，是少存 token。滑动窗口为 $W$ 的层只读最近的 $W$ 个 token，其余的用不着（[第 09 课](09_pages_and_blocks.ipynb)）。
@@ -534,10 +536,11 @@ oss = CacheSpec.from_config("gpt-oss-20b", kv_dtype="bf16", layout="vllm")
 rows = [
     ["every layer keeps all tokens", 32 * 8192 * oss.slope() / GIB],
     ["windowed layers keep their window", oss.bytes_for(8192, batch=32) / GIB],
-    ["the same in whole blocks of 16, a pool for each group", 32 * sequence_bytes(oss, 8192, 16) / GIB],
+    ["the same in whole blocks of 16, with a pool for each group", 32 * sequence_bytes(oss, 8192, 16) / GIB],
 ]
 groups = kv_cache_groups(oss)
-lines_below = [f"{group.count} layers, window {group.layer.window}: {group.layer.blocks_for(8192, 16)} blocks a sequence" for group in groups]
+kinds = {None: "no window", 128: "a window of 128"}
+lines_below = [f"{group.count} layers, {kinds[group.layer.window]}: {group.layer.blocks_for(8192, 16)} blocks a sequence" for group in groups]
 Table(["", "GiB"], [[what, f"{gib:.2f}"] for what, gib in rows], right=["GiB"], lines=lines_below)
 # %% key="oss" lang="zh"
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
@@ -549,7 +552,8 @@ rows = [
     ["同上，按块大小 16 的整块算，每个 KV 缓存组各有块池", 32 * sequence_bytes(oss, 8192, 16) / GIB],
 ]
 groups = kv_cache_groups(oss)
-lines_below = [f"{group.count} 层，窗口 {group.layer.window}：每条序列 {group.layer.blocks_for(8192, 16)} 个块" for group in groups]
+kinds = {None: "没有窗口", 128: "窗口 128"}
+lines_below = [f"{group.count} 层，{kinds[group.layer.window]}：每条序列 {group.layer.blocks_for(8192, 16)} 个块" for group in groups]
 Table(["", "GiB"], [[what, f"{gib:.2f}"] for what, gib in rows], right=["GiB"], lines=lines_below)
 
 # %% [markdown] key="oss_read" lang="en"
@@ -632,10 +636,10 @@ Table(["", "层数", "算提示词时最多的块", "解码时", "计划"], rows
 #
 # ### The same model, with larger keys
 #
-# Attention only sees products of queries and keys. So we can multiply two channels of every key by 64, and divide the same channels of every query by 64. No product changes, and without quantization the model answers the same, bit for bit. (It takes two channels, because RoPE rotates them as a pair.) Later we do it with all 32.
+# Attention only sees products of queries and keys. So we can multiply two channels of every key by 64, and divide the same channels of every query by 64. No product changes, and without quantization the model answers the same, bit for bit. (It takes two channels, because RoPE rotates them as a pair.) Later we enlarge all 32.
 #
 # Here is the key from the beginning once more, with two channels 64 times as large. The picture shows the range of the other thirty:
-# %% [markdown] key="break" lang="zh" src="d9c9e3ef"
+# %% [markdown] key="break" lang="zh" src="4f9ea24e"
 # ## 弄坏它
 #
 # ### 同一个模型，更大的 key
@@ -701,12 +705,12 @@ Table(["通道", "倍数", *stored[1:]], rows, lines=[f"共 {total} 个问题，
 # - **fp8_scaled** survives both cases: the scale brings the largest number to 448, and the steps of a float follow the size of each number.
 # - **fp8_e5m2** reaches 57,344, and pays for it with coarser steps everywhere.
 #
-# So here is the answer to the first question: what a model notices depends on the size of its keys and values, and you can't see that from outside.
+# That answers the question at the beginning. What a model notices depends on the size of its keys and values, and you can't see that from outside.
 #
 # ### What to do about it
 #
-# Use fp8 with a scale, or choose which numbers share one. An **outlier**, a number far larger than the rest of its row, sits in the same channels for every token, so a scale *for each channel* confines it. Here are the keys of a whole text, stored as int8 in five ways. The errors are those of the thirty channels that stay as they were:
-# %% [markdown] key="break_outlier_read" lang="zh" src="65421a11"
+# One way is fp8 with a scale. Another is to change which numbers share a scale. An **outlier**, a number far larger than the rest of its row, sits in the same channels for every token, so a scale *for each channel* confines it. Here are the keys of a whole text, stored as int8 in five ways. The errors are those of the thirty channels that stay as they were:
+# %% [markdown] key="break_outlier_read" lang="zh" src="48be103d"
 # **同一个模型，同样的乘积，却从全对变成了全错**。哪里都没有报错，每种存法各有各的坏法：
 #
 # - **int8** 的间距由一行里最大的数决定。两个通道特别大，另外三十个就分不到级数；如果所有通道都一样大，缩放因子正好管住，什么也不丢。
@@ -742,38 +746,40 @@ keys = {name: cached_keys(model, documents[0].tokens) for name, model in models.
 show(scale_shapes({name: [shared_scale(each, way, others) for way in WAYS] for name, each in keys.items()}, "zh"))
 
 # %% [markdown] key="rotate_intro" lang="en"
-# With one scale a channel the error stays 0.0042. With one a row, as our engine stores it, it grows from 0.0051 to 0.249, 49 times. Then why not always a channel? Because its largest number is known only once all tokens are there, and the next token may exceed it. [KIVI](https://arxiv.org/abs/2402.02750) therefore stores keys by channel, in groups of tokens, and values by token.
+# With one scale for each channel the error stays at 0.0042. With one for each row, as our engine stores it, the error grows from 0.0051 to 0.249, which is 49 times as much. So why not always store by channel? The largest number of a channel is known only once all tokens are there, and the next token may exceed it. [KIVI](https://arxiv.org/abs/2402.02750) therefore stores keys by channel, in groups of tokens, and values by token.
 #
 # You can also remove the outlier before storing. Rotate K and Q by the same matrix after RoPE: again no product changes, but one large number is spread over the whole row. A Hadamard matrix, with entries of the same size everywhere, does it:
-# %% [markdown] key="rotate_intro" lang="zh" src="2131606b"
+# %% [markdown] key="rotate_intro" lang="zh" src="b2ab61f2"
 # 每个通道一个缩放因子，误差始终是 0.0042；每行一个（我们的引擎就这样存），误差从 0.0051 升到 0.249，是原来的 49 倍。那为什么不都按通道来存？因为一个通道里最大的数，要等所有 token 到齐才知道，下一个 token 还可能超过它。所以 [KIVI](https://arxiv.org/abs/2402.02750) 存 key 时按通道，并把 token 分成小组；存 value 时按 token。
 #
 # 还可以在存之前先把异常值摊平：在 RoPE 之后，用同一个矩阵旋转 K 和 Q。乘积照样不变，一个大数却摊到了整行上。例如用 Hadamard 矩阵，它的各个元素大小都相同：
 
 # %% key="break_rotate" lang="en"
 rotation = torch.ones(1, 1)
-while len(rotation) < 32:  # a Hadamard matrix, orthogonal
+while len(rotation) < 32:  # a Hadamard matrix, orthogonal: [n, n] becomes [2n, 2n]
     rotation = torch.cat([torch.cat([rotation, rotation], 1), torch.cat([rotation, -rotation], 1)]) / 2**0.5
-keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))
+keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))  # [1000 tokens, 32 channels]
 keys[:, 5] *= 64
 codec, others, rows = find_codec("int8"), torch.arange(32) != 5, []
 for name, turn in (("stored as it is", torch.eye(32)), ("rotated before, and back after", rotation)):
-    back = codec.decode(*codec.encode(keys @ turn)) @ turn.T
+    back = codec.decode(*codec.encode(keys @ turn)) @ turn.T  # [1000, 32]; the rotation is orthogonal, so turn.T is its inverse
     rows.append([name, f"{float((back - keys)[:, others].square().mean().sqrt()):.3f}"])
 Table(["int8, one channel 64 times as large", "error of the others, which are about 1"], rows)
 # %% key="break_rotate" lang="zh"
 rotation = torch.ones(1, 1)
-while len(rotation) < 32:  # Hadamard 矩阵，正交
+while len(rotation) < 32:  # Hadamard 矩阵，正交：[n, n] 变成 [2n, 2n]
     rotation = torch.cat([torch.cat([rotation, rotation], 1), torch.cat([rotation, -rotation], 1)]) / 2**0.5
-keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))
+keys = torch.randn(1000, 32, generator=torch.Generator().manual_seed(0))  # [1000 个 token, 32 个通道]
 keys[:, 5] *= 64
 codec, others, rows = find_codec("int8"), torch.arange(32) != 5, []
 for name, turn in (("直接存", torch.eye(32)), ("先旋转，读出后转回来", rotation)):
-    back = codec.decode(*codec.encode(keys @ turn)) @ turn.T
+    back = codec.decode(*codec.encode(keys @ turn)) @ turn.T  # [1000, 32]；正交矩阵的逆就是转置 turn.T
     rows.append([name, f"{float((back - keys)[:, others].square().mean().sqrt()):.3f}"])
 Table(["int8，一个通道放大到 64 倍", "其他数的误差（它们本身约为 1）"], rows)
 
 # %% [markdown] key="check_yourself" lang="en"
+# The error of the other numbers falls to a fifth. After the rotation every number of a row carries a part of the large one, so no number needs a step that is too coarse for the rest.
+#
 # ## Recap
 #
 # - fp8 takes half of bf16's bytes. int8 adds a scale of 4 bytes to each row, so it holds 1.88 times the tokens at `head_dim` 64, and 1.94 times at 128.
@@ -785,7 +791,9 @@ Table(["int8，一个通道放大到 64 倍", "其他数的误差（它们本身
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="check_yourself" lang="zh" src="14e5ddef"
+# %% [markdown] key="check_yourself" lang="zh" src="1330c9b8"
+# 其他数的误差降到了原来的五分之一。因为旋转之后，大数分摊到了这一行的每个数上，没有哪个数再让间距大到别的数存不下。
+#
 # ## 本课小结
 #
 # - fp8 的字节数是 bf16 的一半。int8 每行多一个 4 字节的缩放因子，所以 `head_dim` 为 64 时能放 1.88 倍的 token，为 128 时 1.94 倍。
@@ -855,9 +863,9 @@ explain("what_a_window_holds")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# You can now store a number in fewer bytes, and drop the tokens that no window reads. Everything that a question asked for was still there.
+# You can now store a number in fewer bytes, and drop the tokens that no window reads. So far every question could still be answered.
 # [Lesson 13b](13b_fewer_cheaper_steps.ipynb) saves on the steps themselves: one call starts a whole step, and one step may give several tokens.
-# %% [markdown] key="next" lang="zh" src="b64af167"
+# %% [markdown] key="next" lang="zh" src="7aecc9b2"
 # ## 下一课
 #
 # 现在你会让每个数少占字节，也会不存窗口之外的 token。到目前为止，凡是被问到的内容都还答得出来。

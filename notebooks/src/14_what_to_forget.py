@@ -7,7 +7,7 @@
 # en = "Which tokens can go?"
 # zh = "哪些 token 可以不要？"
 # [t4]
-# en = "The models are tiny and computed by the CPU, beside a T4 too. The numbers are the same."
+# en = "The models are tiny, so the CPU computes them, even where there is a T4. The numbers are the same."
 # zh = "模型很小，一律由 CPU 计算，有 T4 也一样。看到的数字相同。"
 # [paper]
 # en = "14.1, 14.3"
@@ -184,7 +184,7 @@ Table(["容量，token", "占全文，%", "峰值，token", "GiB"], rows, right=
 
 # %% key="looks" lang="en"
 [document] = recall_documents(1, seed=1)
-context = torch.from_numpy(document.tokens[:193])[None]
+context = torch.from_numpy(document.tokens[:193])[None]  # [1, T]
 model.set_attn_implementation("eager")
 with torch.no_grad():
     probs = [each[0] for each in model(context, output_attentions=True).attentions]  # a layer: [heads, T, T]
@@ -193,7 +193,7 @@ is_fact = (context[0] >= FIRST_NAME) & (context[0] < FIRST_FILLER)
 
 # %% key="looks" lang="zh"
 [document] = recall_documents(1, seed=1)
-context = torch.from_numpy(document.tokens[:193])[None]
+context = torch.from_numpy(document.tokens[:193])[None]  # [1, T]
 model.set_attn_implementation("eager")
 with torch.no_grad():
     probs = [each[0] for each in model(context, output_attentions=True).attentions]  # 每层 [头, T, T]
@@ -308,6 +308,7 @@ predict("group_mass", ...)
 rows = [
     (layer, head, f"{float(mass.sum()):.3f}", each.shape[1], 2)
     for layer, each in enumerate(probs)
+    # [4 query heads, T] -> [2 KV heads, 2 query heads, T] -> [2, T]
     for head, mass in enumerate(each.sum(1).view(2, 2, -1).sum(1))
 ]
 head = ["layer", "KV head", "scores in all", "queries", "query heads"]
@@ -317,6 +318,7 @@ Table(head, rows, right=head[2:3])
 rows = [
     (layer, head, f"{float(mass.sum()):.3f}", each.shape[1], 2)
     for layer, each in enumerate(probs)
+    # [4 个 query 头, T] -> [2 个 KV 头, 每组 2 个 query 头, T] -> [2, T]
     for head, mass in enumerate(each.sum(1).view(2, 2, -1).sum(1))
 ]
 head = ["层", "KV 头", "得分之和", "query 数", "query 头"]
@@ -340,9 +342,10 @@ predict("head_start", ...)
 
 # %% key="early_table" lang="en" tags="hardware"
 uniform = torch.ones(193, 193).tril()
-uniform = (uniform / uniform.sum(-1, keepdim=True))[None]
+uniform = (uniform / uniform.sum(-1, keepdim=True))[None]  # [1 head, T, T], as a layer's probs are [4, T, T]
 near, queries = {}, torch.arange(193, 0, -1)  # how many queries see each token
 for name, each in (("no preference", uniform), ("layer 0", probs[0]), ("layer 1", probs[1])):
+    # over heads and queries: [T]
     reduced = {"sum": each.sum((0, 1)), "mean": each.sum((0, 1)) / queries, "max": each.amax((0, 1))}
     for reduce, score in reduced.items():
         near[name, reduce] = {
@@ -356,9 +359,10 @@ Table(head, rows, right=head[2:])
 
 # %% key="early_table" lang="zh" tags="hardware"
 uniform = torch.ones(193, 193).tril()
-uniform = (uniform / uniform.sum(-1, keepdim=True))[None]
+uniform = (uniform / uniform.sum(-1, keepdim=True))[None]  # [1 个头, T, T]，与每层的 probs [4, T, T] 同样排列
 near, queries = {}, torch.arange(193, 0, -1)  # 每个 token 有几个 query 看得到
 for name, each in (("什么都不偏爱", uniform), ("第 0 层", probs[0]), ("第 1 层", probs[1])):
+    # 对头和 query 归约：[T]
     reduced = {"sum": each.sum((0, 1)), "mean": each.sum((0, 1)) / queries, "max": each.amax((0, 1))}
     for reduce, score in reduced.items():
         near[name, reduce] = {
@@ -424,7 +428,13 @@ Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词�
 # ## 召回率曲线：先淘汰，后提问
 #
 # 现在来看回答。模型先读 193 个 token 的上下文，再把每一层减到原来的一部分，然后才提问。每篇 16 个，问的是事先没有任何提示的事实。对话里要紧的就是这种情形，因为事先不知道下一个问题是什么。
-# `kept`（留下）把汇点、重要 token、窗口全都算上。各策略的得分是：`random` 随机；`streaming`（StreamingLLM）越新越高；`h2o sum`、`h2o max` 归约到目前为止的全部注意力；`snapkv` 取最后 16 个 query 的平均，`tova` 只取最后一个；`knorm` 看 key 有多短；`keydiff` 看 key 与本头的平均 key 有多不像。
+# `kept`（留下）把汇点、重要 token、窗口全都算上。各策略只有得分不同：
+#
+# - `random` 随机抽取，`streaming`（StreamingLLM）越新得分越高。
+# - `h2o sum`、`h2o max` 对到目前为止的全部注意力求和、取最大值，`snapkv` 取最后 16 个 query 的平均，`tova` 只看最后一个 query。
+# - `knorm` 留最短的 key，`keydiff` 留与本头平均 key 最不像的。
+#
+# 
 # 运行之前先想一想：哪种策略最好，哪种最差？
 
 # %% key="curves" lang="en" tags="hardware"
@@ -461,8 +471,8 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 #
 # ### What perplexity says
 #
-# Many papers show perplexity beside the share that was kept. Here it is for the same runs, over the ordinary words between the questions:
-# %% [markdown] key="curves_read" lang="zh" src="4f1be6aa"
+# **Perplexity** says how much the next word surprises the model: at 8 it is as unsure as if it chose among 8 equally likely words, so lower is better. Many papers give it for each share that was kept. Here it is for the same runs, over the ordinary words between the questions:
+# %% [markdown] key="curves_read" lang="zh" src="fcadb01e"
 # 每一行都与 `random` 比，它什么都不看。
 #
 # - **求和的 H2O，答对的比随机选择还少**，留四分之一时是 7.5%，随机选择是 38.8%。它的重要 token，是文本**到目前为止**用到的，也就是第一张表里那些普通的词。一条事实如果还没有问题问过它，就几乎没有得到注意力，所以最先被淘汰。最大值和 TOVA 只是换了归约办法；从来没有被看过的，怎么归约都没有用。
@@ -474,7 +484,7 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 #
 # ### 困惑度怎么说
 #
-# 许多论文在留下的比例旁边给出困惑度。下面是同样几次运行的困惑度，只算问题之间那些普通的词：
+# **困惑度**（perplexity）衡量下一个词让模型有多意外。例如困惑度为 8，相当于每次都在 8 个同样可能的词里猜，所以越低越好。许多论文对每个留下的比例都给出困惑度。下面是同样几次运行的困惑度，只算问题之间那些普通的词：
 
 # %% key="perplexity" lang="en" tags="hardware"
 shown = ("full cache", "random", "streaming", "h2o sum", "keydiff")
@@ -544,12 +554,8 @@ Table(head, rows, right=head[1:], lines=[note])
 # minikv evaluate MODEL --policies random,h2o,snapkv,keydiff --kept 50,25 --tasks niah,multikey --perplexity my.txt --record my.json --plot my.html
 # ```
 #
-# It hides the needle at five depths, sets a 95 % interval beside each figure, and says so where the questions are too few. If the run is cut, the same line goes on from `my.json`. Try it on `tiny-gqa` first, without `--perplexity`: that takes seconds.
-#
-# ## One head, or all of them
-#
-# With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
-# %% [markdown] key="seen_read" lang="zh" src="67f8077c"
+# It hides the needle at five depths, gives each figure a 95 % interval, and says so where the questions are too few. If the run is cut off, the same line goes on from `my.json`. Here is the Python behind it, on `tiny-gqa` and a text in that model's own words:
+# %% [markdown] key="seen_read" lang="zh" src="4266169e"
 # 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 的平均再对相邻五个 token 平滑，到 10% 就不行了。TOVA 只看最后一个 query，在这里它是下一个问题的 `?`，不是刚才问的人名。
 #
 # 所以一种淘汰策略的成绩，要先知道一件事才有意义，那就是它**看到**问题了吗？大多数评测把问题放在提示词的末尾。
@@ -562,7 +568,52 @@ Table(head, rows, right=head[1:], lines=[note])
 # minikv evaluate MODEL --policies random,h2o,snapkv,keydiff --kept 50,25 --tasks niah,multikey --perplexity my.txt --record my.json --plot my.html
 # ```
 #
-# 它把针藏在五个深度，每个数都附上 95 % 区间；问题太少、看不出差别时会直说。中断了也不要紧，同一行命令会从 `my.json` 接着跑。可以先在 `tiny-gqa` 上试一遍（不加 `--perplexity`），只要几秒。
+# 它把针藏在五个深度，每个数都附上 95 % 区间；问题太少、看不出差别时会直说。中断了也不要紧，同一行命令会从 `my.json` 接着跑。这行命令背后的 Python 调用如下，先用 `tiny-gqa` 和一段它认识的词组成的文本试一遍：
+
+# %% key="own_model" lang="en" tags="hardware"
+from minikv.eviction.evaluate.perplexity import curves, read_text
+from minikv.eviction.evaluate.rows import evaluate
+from minikv.eviction.evaluate.settings import Settings
+from minikv.eviction.evaluate.summary import said_way, summaries
+
+own = load("tiny-gqa", device="cpu")  # your model's folder or hub name
+words = " ".join(word for each in recall_documents(6, seed=2) for word in each.words)  # your text
+asked = Settings(("niah",), (193,), policies=("random", "h2o", "keydiff"), kept=(0.25,), kv_dtypes=(), texts=6)
+[needle] = summaries(evaluate(own.model, own.tokenizer, asked))
+[reading] = curves(read_text(own.model, own.tokenizer, words, asked))
+rows = [
+    (said_way(line.way, "en"), *(round(100 * share) for share in line.depths.values()), round(read.perplexity, 1))
+    for line, read in zip(needle.lines, reading.curves)
+]
+Table(["needles found (%) at depth", *(f"{100 * depth:g} %" for depth in asked.depths), "perplexity"], rows)
+
+# %% key="own_model" lang="zh" tags="hardware"
+from minikv.eviction.evaluate.perplexity import curves, read_text
+from minikv.eviction.evaluate.rows import evaluate
+from minikv.eviction.evaluate.settings import Settings
+from minikv.eviction.evaluate.summary import said_way, summaries
+
+own = load("tiny-gqa", device="cpu")  # 换成你的模型文件夹或 hub 名称
+words = " ".join(word for each in recall_documents(6, seed=2) for word in each.words)  # 换成你的文本
+asked = Settings(("niah",), (193,), policies=("random", "h2o", "keydiff"), kept=(0.25,), kv_dtypes=(), texts=6)
+[needle] = summaries(evaluate(own.model, own.tokenizer, asked))
+[reading] = curves(read_text(own.model, own.tokenizer, words, asked))
+rows = [
+    (said_way(line.way, "zh"), *(round(100 * share) for share in line.depths.values()), round(read.perplexity, 1))
+    for line, read in zip(needle.lines, reading.curves)
+]
+Table(["在各深度找到的针（%）", *(f"{100 * depth:g} %" for depth in asked.depths), "困惑度"], rows)
+
+# %% [markdown] key="own_read" lang="en"
+# Compare the columns first. At depth 0 % and 100 % every policy finds the needle, because sinks and the recent window protect it there, so these two depths say nothing about a score. Between them H2O finds none and KeyDiff all. `random` keeps the same places in every text (its numbers come from a fixed seed), so at one depth it finds either all needles or none.
+# Perplexity shows another order again: `random` doesn't hurt it, and KeyDiff does. Six texts are few. The command would say *too few to say* for KeyDiff's recall next to the full cache's.
+#
+# ## One head, or all of them
+#
+# With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
+# %% [markdown] key="own_read" lang="zh" src="a0d51e9e"
+# 先竖着比较各列。深度 0 % 和 100 % 处，每种策略都找得到针，因为那里有汇点和近期窗口保护，也就是说，这两个深度看不出得分的好坏。中间的深度，H2O 一根也没找到，KeyDiff 全都找到。`random` 的随机种子是固定的，在每篇文本里留下的位置都相同，所以在同一个深度，要么全找到，要么全找不到。
+# 困惑度给出的又是另一个次序：`random` 没有让它变差，KeyDiff 却有。六篇文本太少，例如 KeyDiff 的召回率与完整缓存相比，命令会说“样本太少，无法判断”。
 #
 # ## 一个头，还是所有头
 #
@@ -612,6 +663,7 @@ rows = []
 for name in ("h2o sum", "h2o max", "keydiff"):
     trace = trace_eviction(model, text, prompt=193, policy=policies[name], scope="head", **sizes)
     for layer in range(2):
+        # [2 heads, 193] -> 208 with padding -> [2, 13 blocks, 16]
         kept = torch.nn.functional.pad(torch.from_numpy(trace.kept[layer, :, 0]), (0, 15)).view(2, 13, 16)
         rows.append((name, layer, *kept.any(2).sum(1).tolist(), int(kept.any(2).any(0).sum()), 13))
 Table(["policy", "layer", "head 0 alone needs", "head 1 alone", "both", "blocks in all"], rows)
@@ -621,6 +673,7 @@ rows = []
 for name in ("h2o sum", "h2o max", "keydiff"):
     trace = trace_eviction(model, text, prompt=193, policy=policies[name], scope="head", **sizes)
     for layer in range(2):
+        # [2 个头, 193] -> 补到 208 -> [2, 13 个块, 16]
         kept = torch.nn.functional.pad(torch.from_numpy(trace.kept[layer, :, 0]), (0, 15)).view(2, 13, 16)
         rows.append((name, layer, *kept.any(2).sum(1).tolist(), int(kept.any(2).any(0).sum()), 13))
 Table(["策略", "层", "头 0 单独要", "头 1 单独要", "合起来", "总块数"], rows)
@@ -690,12 +743,14 @@ predict("slice_bytes", ...)
 
 # %% key="break_slice" lang="en"
 keys, rows = torch.zeros(1, 8, 4096, 128, dtype=torch.bfloat16), []
+# both [1, 8, 512, 128]: a slice is a view, an index gathers into new memory
 for name, kept in (("slice", keys[:, :, -512:]), ("gather", keys[:, :, torch.arange(4096 - 512, 4096)])):
     rows.append((name, kept.shape[2], kept.numel() * kept.element_size(), kept.untyped_storage().nbytes()))
 Table(["", "tokens", "bytes it shows", "bytes it holds"], rows)
 
 # %% key="break_slice" lang="zh"
 keys, rows = torch.zeros(1, 8, 4096, 128, dtype=torch.bfloat16), []
+# 都是 [1, 8, 512, 128]：切片是视图，按下标取（gather）则写进新的内存
 for name, kept in (("slice", keys[:, :, -512:]), ("gather", keys[:, :, torch.arange(4096 - 512, 4096)])):
     rows.append((name, kept.shape[2], kept.numel() * kept.element_size(), kept.untyped_storage().nbytes()))
 Table(["", "token 数", "看上去的字节", "实际占的字节"], rows)
@@ -833,14 +888,14 @@ explain("why_one_table")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | tokens go, but the memory stays | Compare `layer.keys.untyped_storage().nbytes()` with `layer.keys.nbytes`. If it is far larger, a view holds the rest; if the tokens do not go either, look at `type(cache)` |
+# | tokens go, but the memory stays | Compare `layer.keys.untyped_storage().nbytes()` with `layer.keys.nbytes`. If it is far larger, a view holds the rest; if the tokens do not go either, `type(cache)` says whether it is an `EvictingCache` at all |
 # | the same tokens stay for ever | `print(eviction_report(model).text())` says whether tokens are evicted as soon as they leave the window |
-# %% [markdown] key="stuck" lang="zh" src="1ce203ef"
+# %% [markdown] key="stuck" lang="zh" src="fdc830c3"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | token 淘汰了，显存却不降 | 比较 `layer.keys.untyped_storage().nbytes()` 与 `layer.keys.nbytes`：大得多的话，就是有视图占着其余的；如果 token 也没有少，看 `type(cache)` |
+# | token 淘汰了，显存却不降 | 比较 `layer.keys.untyped_storage().nbytes()` 与 `layer.keys.nbytes`：大得多的话，就是有视图占着其余的；如果 token 也没有少，用 `type(cache)` 看它到底是不是 `EvictingCache` |
 # | 留下的一直是同样那些 token | `print(eviction_report(model).text("zh"))` 会说明 token 是不是一离开窗口就被淘汰 |
 
 # %% [markdown] key="wild" lang="en"

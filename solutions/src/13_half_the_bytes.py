@@ -8,10 +8,10 @@
 #
 # A pool has `pool_bytes` bytes. It holds the cache of a model with `layers` layers and `kv_heads` KV heads in each.
 # A token leaves one row of K and one row of V in every KV head. A row is `head_dim` numbers of `itemsize` bytes, and a scale of `scale_bytes` bytes (0 if there is none).
-# The pool consists of whole blocks of `block_size` tokens, and the rest that is smaller than a block is of no use.
+# The pool consists of whole blocks of `block_size` tokens. What is left over at the end is smaller than a block and of no use.
 #
 # How many tokens does the pool hold?
-# %% [markdown] key="fit_task" lang="zh" src="8f8d452c"
+# %% [markdown] key="fit_task" lang="zh" src="f84fcc0b"
 # ## 13.1 块池能放多少个 token
 #
 # 一个块池有 `pool_bytes` 字节，用来放一个模型的缓存。模型有 `layers` 层，每层 `kv_heads` 个 KV 头。
@@ -37,11 +37,11 @@ check("13.1", tokens_that_fit)
 # ## 13.2 A token's heads as int8
 #
 # `heads` is the K of one token: a list of numbers for each KV head.
-# Store each head by itself. Its scale turns the number that is largest without its sign into 127 (or -127). Divide every number by the scale and round it to the nearest whole number.
+# Store each head by itself. Its scale turns the number with the largest absolute value into 127 (or -127). Divide every number by the scale and round it to the nearest whole number.
 #
 # Return `(numbers, scale)` for each head, so that `number * scale` is about the original.
 # A head of zeros has zeros and the scale 0.0.
-# %% [markdown] key="rows_task" lang="zh" src="697daa6f"
+# %% [markdown] key="rows_task" lang="zh" src="d3773204"
 # ## 13.2 把一个 token 的各个头存成 int8
 #
 # `heads` 是一个 token 的 K，每个 KV 头一个列表。
@@ -76,13 +76,13 @@ check("13.2", quantize)
 # %% [markdown] key="peak_task" lang="en"
 # ## 13.3 The most that a window holds
 #
-# Take one sequence in a layer whose queries see `window` tokens, themselves included.
+# Take one sequence in a layer in which each query sees `window` tokens, itself included.
 # Its prompt of `prompt` tokens is computed in chunks of at most `chunk` tokens, one chunk a step. Then each step computes one token, until `new` tokens are generated. The last generated token is not stored.
 #
 # Before a step there is a block for every token that it computes, and all blocks that its *first* query reads are still there. After the step every block that no later query reads goes back.
 #
 # What is the largest number of blocks of `block_size` tokens that the sequence holds at once?
-# %% [markdown] key="peak_task" lang="zh" src="7ad251d6"
+# %% [markdown] key="peak_task" lang="zh" src="8ef4cc32"
 # ## 13.3 窗口最多占多少
 #
 # 取一条序列，它所在的层里，每个 query 能看到 `window` 个 token，包括它自己。
