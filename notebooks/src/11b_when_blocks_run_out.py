@@ -19,11 +19,11 @@
 # Every sequence that decodes needs another block from time to time. At some point a sequence asks for one, and the pool has none left.
 # **Which sequence gives up its blocks, and does every request still end?**
 #
-# Here are five requests in a pool of 16 blocks. Each needs six blocks at its end, so only two of them fit together. A row is a request, a column is a step of the scheduler, and below them are the blocks that each holds.
-# %% [markdown] key="question" lang="zh" src="a1532624"
+# Here are five requests in a pool of 16 blocks. Each needs six blocks at its end, so only two of them fit together. A row is a request, a column is a step of the scheduler, and below the rows you see the blocks that each request holds.
+# %% [markdown] key="question" lang="zh" src="a79a4005"
 # ## 问题
 #
-# 每条正在解码的序列，过一阵子就要再取一个块。总有一个时候，序列要块，而块池里一个也不剩。
+# 正在解码的序列会不断变长，例如块大小为 16 时，每生成 16 个 token 就要再取一个块。总有一刻，序列要块，而块池里一个也不剩。
 # **由哪条序列让出自己的块？所有请求还能全部完成吗？**
 #
 # 下面是五个请求，块池有 16 个块。每个请求到结束时需要六个块，所以同时只放得下两个。一行是一个请求，一列是调度器的一步，下方是每个请求持有的块。
@@ -73,7 +73,7 @@ show(preemptions(ran, "zh"))
 # %% [markdown] key="predict_first" lang="zh" src="b071a6b0"
 # ## 先猜一猜
 #
-# 被抢占的序列不必把全部 token 重算一遍。如果它的一些块另一条序列也持有，里面的 token 就还在缓存里。
+# 被抢占的序列不必把全部 token 重算一遍。如果有些块同时由另一条序列持有，抢占就不会释放它们。也就是说，这些块里的 token 还在缓存里。
 
 # %% key="predict_lost"
 predict("lost_tokens", ...)
@@ -81,14 +81,14 @@ predict("lost_tokens", ...)
 # %% [markdown] key="preempted_read" lang="en"
 # ## When the blocks run out
 #
-# In the picture the youngest sequences lose their blocks: first request 4, then 3, then 2. A sequence never takes a block from an older one. So nothing is ever taken from the oldest, which fits into the pool alone. It ends, the next one is the oldest, and so all of them end.
+# In the picture the youngest sequences lose their blocks: first request 4, then 3, then 2. A sequence never takes a block from an older one. So nothing is ever taken from the oldest, which fits into the pool alone. It ends, then the next one is the oldest, and so on until all have ended.
 # If a younger sequence could take from an older one as well, two sequences could take the same blocks from each other for ever.
 #
 # The three lost 12, 16 and 20 computed tokens. What did they find again when they came back?
-# %% [markdown] key="preempted_read" lang="zh" src="8b3fa357"
+# %% [markdown] key="preempted_read" lang="zh" src="eec15f38"
 # ## 块用完了怎么办
 #
-# 图里失去块的是最年轻的几个：先是请求 4，然后是 3，最后是 2。没有序列能从比自己老的那里拿块，因此最老那条的块永远不会被拿走。它单独一条是放得下的，所以它会结束；然后轮到下一条最老的，这样所有序列都会结束。
+# 图里失去块的是最年轻的几个，先是请求 4，然后是 3，最后是 2。没有序列能从比自己老的那里拿块，因此最老那条的块永远不会被拿走。它单独一条是放得下的，所以一定会结束。然后轮到下一条最老的，依此类推，所有序列都会结束。
 # 如果后到的序列也能抢占先到的，两条序列就可能一直互相抢同样几个块，哪一条也跑不完。
 #
 # 这三条分别失去了 12、16、20 个已计算的 token。回来时又找回多少？
@@ -129,7 +129,7 @@ show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.
 # %% [markdown] key="widget_read" lang="en"
 # ## See it
 #
-# `minikv.LLM` chooses its victim with more care: of the younger sequences that would free enough blocks, it takes the one that loses the fewest tokens. Below, nine requests arrive one after the other, and the pool is too small for all of them. A, E and F ask about the same document.
+# `minikv.LLM` chooses its *victim*, the sequence to preempt, with more care. Of the younger sequences that would free enough blocks, it takes the one that loses the fewest tokens. Below, nine requests arrive one after the other, and the pool is too small for all of them. A, E and F ask about the same document.
 # "Start" runs it in a thread, "Stop" ends what is left, "Step" computes a single step.
 #
 # Try this, and say before each press what will change:
@@ -138,16 +138,16 @@ show_source(NanoScheduler.make_room, NanoScheduler.choose_victim, NanoScheduler.
 # 2. I has never run. What keeps it out? Press "Step" until it gets in.
 # 3. "Start", and "Stop" in the middle: where are the blocks now?
 # 4. "Start" again, with the same requests: how many of their tokens are found this time?
-# %% [markdown] key="widget_read" lang="zh" src="f77dabfd"
+# %% [markdown] key="widget_read" lang="zh" src="04318de2"
 # ## 亲眼看看
 #
-# `minikv.LLM` 选得更仔细：在更年轻、空出的块又够用的序列里，选损失 token 最少的。下面的九个请求一个接一个到来，块不够所有请求同时用。A、E、F 问的是同一篇文档。
+# `minikv.LLM` 选得更仔细。它只看比要块的那条更年轻、空出的块又够用的序列，从中选损失 token 最少的。下面的九个请求一个接一个到来，块不够所有请求同时用。A、E、F 问的是同一篇文档。
 # “开始”在后台线程里运行，“停止”结束剩下的请求，“单步”只算一步。
 #
 # 试试下面几步，每次按之前先说出会发生什么：
 #
 # 1. F 刚刚失去了它的块，而它是最长的几条之一。为什么是 F，而不是更年轻、更短的 H？
-# 2. I 还没有运行过。是什么把它挡在外面？一直按“单步”，直到它进来。
+# 2. I 还没有运行过。为什么还不能放它进来？一直按“单步”，直到它进来。
 # 3. 按“开始”，中途按“停止”：块现在在哪里？
 # 4. 再按“开始”，还是同样的请求：这一次命中多少个 token？
 
@@ -193,9 +193,9 @@ show(widget, text=widget.text("zh"))
 #
 # A preempted sequence leaves its blocks in the pool as cached ones. If no other sequence has overwritten them when it comes back, it finds its own prefix: that is where the 16 tokens came from.
 #
-# Does that show in the hit rate? Here are 60 random prompts, which share nothing, in smaller and smaller pools. The youngest sequence is preempted, and a request is let in without asking what the running ones still need. (Both are as in the engine whose log *In the wild* tells of, hence the name `AsInTheLog`.)
+# Does that show in the hit rate? Here are 60 random prompts, which share nothing, in smaller and smaller pools. The youngest sequence is preempted, and a request is let in without asking what the running ones still need. (An engine in *In the wild* did both when it wrote its log, so the class below is called `AsInTheLog`.)
 # The scheduler asks its `Rules` for such decisions, and you can give `run_load` others. `choose_victim` gets the sequences that may be preempted, the oldest first, and returns one of them; `owed_blocks` says how many blocks are kept for the running ones.
-# %% [markdown] key="riddle_intro" lang="zh" src="092c9027"
+# %% [markdown] key="riddle_intro" lang="zh" src="4a242a58"
 # （抢占 F 的代价小，因为它的 token 大多在 A 和 E 也持有的块里，损失只有 H 的一半左右。练习 11b.1 就是这条规则。）
 #
 # ## 提示词毫无共同之处，却有命中
@@ -299,14 +299,14 @@ class Oldest(Rules):
 show(preemptions(run_load(asks, rules=Oldest(), **pool), "zh"))
 
 # %% [markdown] key="tax_policies" lang="en"
-# There are as many preemptions, but 48 tokens are recomputed in place of 32: an older sequence has more to lose.
+# There are as many preemptions, but 48 tokens are recomputed instead of 32. An older sequence has more computed tokens, so it has more to lose.
 #
 # Now let's compare three rules on the 60 random prompts. *Ours*, the rule of `minikv.LLM`, takes the sequence that gives up the fewest tokens, not counting those in blocks that other sequences hold.
 # Before you run the cell: which rule will have the lowest tax?
-# %% [markdown] key="tax_policies" lang="zh" src="dfa89048"
-# 抢占的次数一样，重算的却从 32 个变成 48 个：序列越老，损失越大。
+# %% [markdown] key="tax_policies" lang="zh" src="12495b62"
+# 抢占的次数一样，重算的却从 32 个变成 48 个。因为序列越老，已经算好的 token 越多，被抢占时损失也就越大。
 #
-# 现在用那 60 个随机提示词比较三种选法。“损失最少”是 `minikv.LLM` 的规则：抢占损失 token 最少的那条，别的序列也持有的块不算损失。
+# 现在用那 60 个随机提示词比较三种选法。“损失最少”是 `minikv.LLM` 的规则，即抢占损失 token 最少的那条，其中别的序列也持有的块不算损失。
 # 运行之前先想一想：哪一种的税最低？
 
 # %% key="tax" lang="en"
@@ -337,13 +337,15 @@ rows = [
 Table(["块池", "抢占哪条", "抢占次数", "交出", "找回", "重算", "重算税", "步数"], rows, right=["重算税"])
 
 # %% [markdown] key="tax_read" lang="en"
-# Ours does what it promises and gives up the fewest tokens in every pool. And still, preempting the youngest is as good or better, because fewer tokens are computed again.
-# Why? A sequence with little to lose has few blocks, just those that were asked for, and they are overwritten at once. Of a larger victim some blocks stay in the free list and are found again. The real cost of a preemption is only the tokens that have to be recomputed.
+# Ours does what it promises and gives up the fewest tokens in every pool. And still, preempting the youngest is as good or better. At 20%, for example, it gives up 4,172 tokens, more than our 3,860, but it recomputes 2,732, fewer than our 3,252.
+# Why? A sequence with little to lose has few blocks, just enough for the one that asked, and they are overwritten at once. A larger victim frees more than that, so some of its blocks stay in the free list and are found again. The real cost of a preemption is only the tokens that have to be recomputed.
 #
 # One load is no proof. Here are three of other kinds, three seeds of each, in pools of 30%:
-# %% [markdown] key="tax_read" lang="zh" src="51fcc798"
-# 我们的选法说到做到：不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好，因为要重算的更少。
-# 为什么？损失小的序列，块也少，刚好就是要用的那几个，马上就被覆盖。抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。抢占真正的代价，只是那些必须重算的 token。
+# %% [markdown] key="tax_read" lang="zh" src="2b573191"
+# 我们的选法说到做到。不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好。
+# 例如块池为 20% 时，抢占最年轻的要交出 4,172 个 token，比我们的 3,860 个多；重算的却只有 2,732 个，比我们的 3,252 个少。
+# 为什么？损失小的序列，块也少，交出来的刚好够用，马上就被覆盖。如果抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。
+# 也就是说，抢占真正的代价只是那些必须重算的 token。
 #
 # 一种负载说明不了什么。再看另外三种，每种取三个随机种子，块池都是 30%：
 
@@ -399,9 +401,9 @@ Table(["负载", "抢占哪条", "重算税", "步数"], rows, right=["重算税
 #
 # Best of all is not to preempt, as in the first three lines of the large table. For that you need a pool that is large enough, a low enough `max_num_seqs`, and no larger `max_tokens` than the answers need.
 # %% [markdown] key="tax_loads_read" lang="zh" src="5f347a73"
-# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而在 vLLM 上测出的结果正好相反（见“实战现场”）。所以没有哪条规则适合所有负载：拿自己的负载来测，把自己的规则写进 `choose_victim`。
+# 这三种负载下，都是抢占最年轻的重算得少，步数则相差无几。而在 vLLM 上测出的结果正好相反（见“实战现场”）。所以没有哪条规则适合所有负载。请拿自己的负载来测，把自己的规则写进 `choose_victim`。
 #
-# （有件事光看先后看不出来，我们的规则考虑到了：一条 2,000 个 token 的序列，如果 1,900 个都在别的序列也持有的块里，看着贵，其实便宜。这就是练习 11b.1。）
+# （不过，我们的规则考虑到了一件光看先后看不出来的事。例如一条 2,000 个 token 的序列，如果 1,900 个都在别的序列也持有的块里，看起来代价很大，其实只损失 100 个。这就是练习 11b.1。）
 #
 # 最好的办法还是不抢占，也就是那张大表的前三行：块池够大，`max_num_seqs` 够小，`max_tokens` 也不要设得超过回答的需要。
 
@@ -468,7 +470,7 @@ Table(["请求", "结束原因", "文本"], rows, lines=[f"现在占用的块：
 #
 # ### 同一个请求释放两次
 #
-# 客户端断开了连接，同一个请求又触发了超时。两条路走到同一个终点，块却只能归还一次：一个块在空闲队列里出现两次，就会分给两条序列。
+# 客户端断开了连接，同一个请求又触发了超时。两条路走到同一个终点，块却只能归还一次。如果一个块在空闲队列里出现两次，就会分给两条序列。
 
 # %% key="break_abort_code" lang="en"
 with LLM("tiny-gqa", num_blocks=64) as llm:
@@ -506,7 +508,7 @@ show_source(NanoScheduler.finish, NanoScheduler.abort)
 # %% [markdown] key="break_large" lang="zh" src="30ceed6c"
 # ### 永远跑不了的请求
 #
-# 比整个块池还大的请求，等多久也没用。引擎在它排队之前就拒绝，并说明最多能有多长。八个块、块大小 16，最多是 8 * 16 + 1 = 129 个 token，因为最后一个不必存：
+# 比整个块池还大的请求，等多久也没用。引擎在它排队之前就拒绝，并说明最多能有多长。例如八个块、块大小 16，最多是 8 * 16 + 1 = 129 个 token，因为最后一个不必存：
 
 # %% key="break_large_code"
 from minikv.errors import MiniKVError
@@ -536,7 +538,7 @@ rows, ours = [], list(victims)[0]
 for share in (0.4, 0.2, 0.1):
     asked, not_asked = runs[share, ours], run_load(load, int(needed * share), rules=NoAdmissionControl())
     rows.append([f"{share:.0%}", asked.preemptions, not_asked.preemptions, f"{asked.tax:.1%}", f"{not_asked.tax:.1%}"])
-Table(["pool", "preemptions", "without", "tax", "tax without"], rows, right=["tax", "tax without"])
+Table(["pool", "preemptions", "no control", "tax", "tax, no control"], rows, right=["tax", "tax, no control"])
 # %% key="break_owed_code" lang="zh"
 class NoAdmissionControl(Rules):
     def owed_blocks(self, scheduler, kv_cache_group):
@@ -552,7 +554,7 @@ Table(["块池", "抢占次数", "没有准入控制", "重算税", "没有准�
 # %% [markdown] key="break_owed_read" lang="en"
 # There are more preemptions in every pool here, and the tax is higher. (With another `seed` in `random_load` a single pool may come out the other way; most don't.) Being admitted isn't the same as making progress.
 # %% [markdown] key="break_owed_read" lang="zh" src="fbcaf138"
-# 这里不论块池多大，抢占都更多，税也更高。（给 `random_load` 换一个 `seed`，个别块池可能反过来，多数不会。）放进来了，不等于就能往前走。
+# 这里不论块池多大，抢占都更多，税也更高。（给 `random_load` 换一个 `seed`，个别块池可能反过来，多数不会。）也就是说，放进来了，不等于就能往前走。
 
 # %% [markdown] key="recap" lang="en"
 # ## Recap
@@ -618,10 +620,10 @@ explain("whose_hits")
 # ## In the wild
 #
 # - **A hit rate on random prompts.** In September 2025 a vLLM maintainer measured 1,000 prompts of random tokens, and the log showed a prefix cache hit rate of 32.2% ([vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)). The hits were those of preempted sequences; [PR #25787](https://github.com/vllm-project/vllm/pull/25787) stopped counting them, and the same benchmark then showed 0.2%.
-# - **The recompute tax.** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) measured a tax of 10 to 23 percent in online serving, and up to 79 percent in a forced case offline. Its author proposed to preempt the sequence with the fewest computed tokens, which wasted up to 59 percent fewer on vLLM; with random prompts that is nearly our rule.
+# - **The recompute tax.** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) measured a tax of 10 to 23 percent in online serving, and up to 79 percent in a forced case offline. Its author proposed to preempt the sequence with the fewest computed tokens, which wasted up to 59 percent fewer tokens on vLLM. With random prompts that is nearly our rule.
 # - **Freed twice.** In SGLang preemption freed requests that had finished already ([PR #18694](https://github.com/sgl-project/sglang/pull/18694)). *The same request freed twice* shows what that does to a pool.
 # - **Too large for the pool.** nano-vllm noticed such a request only in the middle of decoding, with a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)). In vLLM one held up all requests behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)).
-# %% [markdown] key="wild" lang="zh" src="80b83332"
+# %% [markdown] key="wild" lang="zh" src="b88f8853"
 # ## 实战现场
 #
 # - **随机提示词的命中率。** 2025 年 9 月，vLLM 的一位维护者用 1,000 个随机 token 的提示词测吞吐量，日志里的前缀缓存命中率却是 32.2%（[vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)）。这些命中来自被抢占的序列；[PR #25787](https://github.com/vllm-project/vllm/pull/25787) 不再把它们算进去，同样的测试随即变成 0.2%。
@@ -632,8 +634,8 @@ explain("whose_hits")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# You have now written what an engine decides. [Lesson 11c](11c_your_engine.ipynb) puts it together with the parts of the lessons before, and runs the engine that comes out.
-# %% [markdown] key="next" lang="zh" src="672f1e6f"
+# You have now written what an engine decides. [Lesson 11c](11c_your_engine.ipynb) puts it together with your parts from earlier lessons, and runs that engine.
+# %% [markdown] key="next" lang="zh" src="a4b9ff04"
 # ## 下一课
 #
-# 引擎要做的决定，你都写过了。[第 11c 课](11c_your_engine.ipynb)把它们与前几课的部件组装起来，运行你自己的引擎。
+# 到这里，引擎要做的决定你都写过了。[第 11c 课](11c_your_engine.ipynb)把它们与前几课的部件组装起来，运行你自己的引擎。

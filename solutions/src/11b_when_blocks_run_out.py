@@ -155,10 +155,10 @@ check("11b.3", run_step)
 
 # %% [markdown] key="step_why" lang="en"
 # ### BEGIN SOLUTION
-# `find` and `take` stand next to each other, once more for each request: a search for all of them beforehand would be out of date with the first `take`.
+# `find` and `take` are called together, for one request at a time. A search for all requests beforehand would be out of date after the first `take`.
 # `except BaseException`, because Ctrl-C in the middle of a forward must not lose a block either.
 # ### END SOLUTION
-# %% [markdown] key="step_why" lang="zh" src="a310519f"
+# %% [markdown] key="step_why" lang="zh" src="91720e10"
 # ### BEGIN SOLUTION
 # `find` 和 `take` 紧挨着，每个请求各查各的：如果事先统一查好，第一次 `take` 之后结果就过期了。
 # 用 `except BaseException`，是因为前向计算中途按下 Ctrl-C，也不能丢块。
