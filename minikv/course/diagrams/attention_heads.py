@@ -34,9 +34,9 @@ class _Column:
     @property
     def formula(self) -> str:
         layer = self.layer
-        sum_of_one = f"({layer.k_dim} + {layer.v_dim}) * {layer.itemsize}"
+        sum_of_one = f"({layer.k_dim} + {layer.v_dim}) × {layer.itemsize}"
         more = f" + {self.beside:,}" if self.beside else ""
-        return (f"{layer.kv_heads} * " if layer.kv_heads > 1 else "") + sum_of_one + more
+        return (f"{layer.kv_heads} × " if layer.kv_heads > 1 else "") + sum_of_one + more
 
     @property
     def beside(self) -> int:
@@ -134,4 +134,4 @@ def _heads(column: _Column, lang: str) -> str:
 
 def _less(column: _Column, most: int, lang: str) -> str:
     ratio = most / column.layer.token_bytes
-    return "" if ratio == 1 else text("diagrams.heads_less", lang, ratio=ratio)
+    return "" if ratio == 1 else text("diagrams.heads_less", lang, ratio=f"{ratio:,.1f}".removesuffix(".0"))

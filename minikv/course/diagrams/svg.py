@@ -74,6 +74,22 @@ class Picture:
         place = {"x": _px(x), "y": _px(y), "width": _px(width), "height": _px(height)}
         self._shapes.append(element("rect", **place, fill=self._fill(look), **more))
 
+    def columns(
+        self,
+        lefts: Iterable[float],
+        y: float,
+        width: float,
+        height: float,
+        look: Look,
+        *,
+        row: float,
+        gap: float,
+    ) -> None:
+        """Draw columns of boxes, ``row`` from one to the next and ``gap`` between: one shape for any number of them."""
+        path = "".join(f"M{_px(left + width / 2)} {_px(y)}v{_px(height)}" for left in lefts)
+        dashes = f"{row - gap:.3f} {gap:.3f}"
+        self._path(path, stroke=look.fill, stroke_width=_px(width), stroke_dasharray=dashes)
+
     def frames(self, boxes: Iterable[tuple[float, float, float, float]]) -> None:
         """Draw dashed rectangles in ink, each (x, y, width, height): one shape for any number of them."""
         path = "".join(f"M{_px(x)} {_px(y)}h{_px(w)}v{_px(h)}h{_px(-w)}z" for x, y, w, h in boxes)
@@ -152,7 +168,7 @@ class Picture:
         )
 
     def _path(self, path: str, **more: object) -> None:
-        self._shapes.append(element("path", d=path, fill="none", stroke="currentColor", **more))
+        self._shapes.append(element("path", d=path, fill="none", **{"stroke": "currentColor", **more}))
 
     def _fill(self, look: Look | None) -> str:
         if look is None:

@@ -1,18 +1,23 @@
 """One token's K and V in all layers, to scale: a row is a layer, a pair of boxes a KV head, the area the bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from minikv.course.diagrams.svg import WIDTH, Diagram, Picture
+from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, width_of
 from minikv.i18n import pick_language, text
-from minikv.look import look
+from minikv.look import Look, look
 from minikv.plan import CacheSpec
 from minikv.plan.spec.layers import LayerSpec
 
-TOP, HEIGHT, WIDEST = 30, 224, 480  # of the boxes; the last so that a single model does not fill the page
-MARGIN, LINE = 20, 20
+TOP, HEIGHT, WIDEST = 64, 272, 640  # of the boxes; the last so that a single model does not fill the page
+NAMES, MARGIN, LINE = (
+    64,
+    20,
+    20,
+)  # of the layers' names, left of the boxes; between two models; of a line of words
+NUMBERED = 36  # px a head, from which on each has its number
 
 
 def token_boxes(models: Mapping[str, Any], lang: str = "en") -> Diagram:
@@ -24,7 +29,7 @@ def token_boxes(models: Mapping[str, Any], lang: str = "en") -> Diagram:
     specs = {name: CacheSpec.from_config(model) for name, model in models.items()}
     step = WIDTH / len(specs)
     most = max(layer.token_bytes for spec in specs.values() for layer in spec.layers)
-    scale = min(step - MARGIN, WIDEST) / most  # pixels a byte, sideways
+    scale = min(step - NAMES - MARGIN, WIDEST) / most  # pixels a byte, sideways
     row = HEIGHT / max(len(spec.layers) for spec in specs.values())
     title = text("diagrams_layers.boxes_title", lang)
     picture, lines = Picture(), [title]
@@ -33,39 +38,79 @@ def token_boxes(models: Mapping[str, Any], lang: str = "en") -> Diagram:
         x, y = 1 + place * step, float(TOP)
         picture.words(x, 16, name, bold=True)
         for layer, run in groupby(spec.layers):
-            high = len(list(run)) * row
-            _heads(picture, layer, x, y, high, scale)
-            y += high
-        edges = ((TOP + number * row, layer.token_bytes * scale) for number, layer in enumerate(spec.layers))
-        picture.lines((x, edge, x + wide, edge) for edge, wide in edges)
+            count = len(list(run))
+            _heads(picture, layer, x + NAMES, y, count, row, scale)
+            y += count * row
         largest = max(spec.layers, key=lambda layer: layer.token_bytes)
-        first = TOP + spec.layers.index(largest) * row
-        picture.box(x, first, largest.token_bytes * scale, row, edge=1.5)
+        first = spec.layers.index(largest)
+        picture.box(x + NAMES - 1, TOP + first * row - 1, largest.token_bytes * scale + 1, row + 1, edge=1.5)
+        for number in dict.fromkeys((first, len(spec.layers) - 1)):
+            named = text("diagrams_layers.boxes_row", lang, layer=number)
+            picture.words(x, TOP + (number + 0.5) * row + 4, named, size=12)
+        _head_names(picture, largest, x, scale, lang)
         said = _products(spec, largest, lang)
-        y = TOP + HEIGHT + LINE
+        y = TOP + HEIGHT + LINE + 4
         for line in said:
             picture.words(x, y, line, size=12, bold=line is said[-1])
             y += LINE
         deepest = max(deepest, y)
         lines += [name, *(f"  {line}" for line in said)]
-    picture.words(0, deepest + 8, text("diagrams_layers.boxes_scale", lang), size=12)
+    _legend(picture, [layer for spec in specs.values() for layer in spec.layers], deepest, lang)
     alt = text("diagrams.joint", lang).join(line.strip() for line in lines)
-    return Diagram(picture, alt, lines, lang, width=WIDTH, height=deepest + 18)
+    return Diagram(picture, alt, lines, lang, width=WIDTH, height=deepest + LINE + 24)
 
 
-def _heads(picture: Picture, layer: LayerSpec, x: float, y: float, high: float, scale: float) -> None:
-    """Draw K and V of each head through a run of equal layers, and what a token has beside them."""
-    latent = layer.kind == "latent"
-    # Without their patterns: lines across would look like layers.
-    looks = [replace(look(name), tile="") for name in (("shared", "k") if latent else ("k", "v"))]
+def _parts(layer: LayerSpec) -> list[tuple[str, Look]]:
+    """Names and looks of a head's two vectors, without their patterns: lines across would look like layers."""
+    names = (("latent", "shared"), ("rope", "k")) if layer.kind == "latent" else (("K", "k"), ("V", "v"))
+    return [(name, replace(look(meaning), tile="")) for name, meaning in names]
+
+
+def _heads(
+    picture: Picture, layer: LayerSpec, x: float, y: float, count: int, row: float, scale: float
+) -> None:
+    """Draw K and V of each head through ``count`` equal layers, and what a token has beside them."""
+    looks = [found for _, found in _parts(layer)]
     wide = [dim * layer.itemsize * scale for dim in (layer.k_dim, layer.v_dim)]
-    gap = 1 if sum(wide) >= 6 else 0  # between two heads
-    for _head in range(layer.kv_heads):
-        picture.box(x, y, wide[0], high, looks[0])
-        picture.box(x + wide[0], y, wide[1] - gap, high, looks[1])
-        x += sum(wide)
+    gap = min(4.0, sum(wide) / 8, wide[1] / 3)  # between two heads
+    between = 1 if row > 2 else row / 2  # two layers
+    starts = [x + head * sum(wide) for head in range(layer.kv_heads)]
+    high = count * row - between
+    picture.columns(starts, y, wide[0], high, looks[0], row=row, gap=between)
+    picture.columns([one + wide[0] for one in starts], y, wide[1] - gap, high, looks[1], row=row, gap=between)
     if beside := layer.token_bytes - _elements(layer):
-        picture.box(x, y, beside * scale, high, look("other"))
+        end = x + layer.kv_heads * sum(wide)
+        other = replace(look("other"), tile="")
+        picture.columns([end], y, beside * scale, high, other, row=row, gap=between)
+
+
+def _head_names(picture: Picture, layer: LayerSpec, x: float, scale: float, lang: str) -> None:
+    """Number the heads above their boxes, and name K and V of each, where there is room; else count the heads."""
+    head = (layer.k_dim + layer.v_dim) * layer.itemsize * scale
+    if head < NUMBERED:
+        key = "boxes_one_head" if layer.kv_heads == 1 else "boxes_heads"
+        picture.words(
+            x + NAMES, TOP - 8, text(f"diagrams_layers.{key}", lang, last=layer.kv_heads - 1), size=12
+        )
+        return
+    picture.words(x, TOP - 24, text("diagrams_layers.boxes_head_names", lang), size=12)
+    for number in range(layer.kv_heads):
+        left = x + NAMES + number * head
+        picture.words(left + head / 2, TOP - 24, str(number), size=12, anchor="middle")
+        for (name, _), dims, begin in zip(
+            _parts(layer), (layer.k_dim, layer.v_dim), (0, layer.k_dim), strict=True
+        ):
+            middle = (begin + dims / 2) * layer.itemsize * scale
+            picture.words(left + middle, TOP - 8, name, size=12, anchor="middle")
+
+
+def _legend(picture: Picture, layers: Sequence[LayerSpec], y: float, lang: str) -> None:
+    x = 0.0
+    for name, found in dict.fromkeys(part for layer in layers for part in _parts(layer)):
+        picture.box(x, y, 14, 14, found)
+        picture.words(x + 20, y + 12, name, size=12)
+        x += 36 + width_of(name, 12)
+    picture.words(0, y + LINE + 14, text("diagrams_layers.boxes_scale", lang), size=12)
 
 
 def _elements(layer: LayerSpec) -> int:
@@ -81,7 +126,7 @@ def _products(spec: CacheSpec, layer: LayerSpec, lang: str) -> list[str]:
     beside = layer.token_bytes - _elements(layer)
     said = [
         text("diagrams_layers.boxes_head", lang, **size),
-        text("diagrams_layers.boxes_layer", lang, **size),
+        text(f"diagrams_layers.boxes_{'layer_of_one' if layer.kv_heads == 1 else 'layer'}", lang, **size),
     ]
     if beside:
         said.append(text("diagrams_layers.boxes_beside", lang, beside=beside, layer=layer.token_bytes))

@@ -9,6 +9,7 @@ from minikv.errors import ConfigError
 from minikv.i18n import LANGUAGES
 from minikv.plan import CacheSpec, LayerSpec
 from minikv.units import format_bytes
+from tests.course.diagrams.test_diagrams import said
 
 NUMBERS = re.compile(r"\d+(?:[,.]\d+)*")
 FULL = LayerSpec("full", kv_heads=2, k_dim=8, v_dim=8)
@@ -76,6 +77,17 @@ def test_a_token_has_the_bytes_of_each_product(name):
             assert f"{size:,} B" in words
 
 
+@pytest.mark.parametrize("heads", [1, 4, 32])
+def test_the_layers_and_heads_of_a_token_are_numbered(heads):
+    words = said(token_boxes({"one": _llama(heads)}))
+    assert {"layer 0", "layer 2", "K", "V"} <= set(words)
+    if heads < 32:
+        assert [one for one in words if one.isdigit()] == [str(head) for head in range(heads)]
+        assert words.count("K") == heads + 1, "and one in the legend"
+    else:
+        assert "KV heads 0 to 31" in words
+
+
 def test_a_model_of_twice_the_bytes_has_boxes_twice_as_wide():
     narrow, wide = (LayerSpec("full", kv_heads=heads, k_dim=8, v_dim=8).token_bytes for heads in (2, 4))
     both = token_boxes({"MQA": _llama(2), "MHA": _llama(4)}).svg
@@ -84,5 +96,5 @@ def test_a_model_of_twice_the_bytes_has_boxes_twice_as_wide():
 
 
 def _llama(kv_heads):
-    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 3, "torch_dtype": "bfloat16"}
+    sizes = {"hidden_size": 256, "num_attention_heads": 32, "num_hidden_layers": 3, "torch_dtype": "bfloat16"}
     return {"model_type": "llama", **sizes, "num_key_value_heads": kv_heads}
