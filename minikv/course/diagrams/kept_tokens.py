@@ -1,7 +1,7 @@
 """A policy's choice: the words of a text, and under each of them what every layer and head thinks of it, and keeps."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,15 +13,13 @@ from minikv.look import look
 if TYPE_CHECKING:
     from minikv.eviction.study.trace import EvictionTrace  # it imports torch
 
-TOP, ROW, WORD, BETWEEN = (
-    32,
-    20,
-    20,
-    14,
-)  # heights: of the title, of a row of bars, of a line of words, between two lines
-SMALL, LARGE = 3, 16  # heights of a bar
+TOP, BETWEEN = 32, 14  # of the first line of words; between two lines
+ROW, WORD = 24, 20  # heights of a row of bars and of a line of words
+SMALL, LARGE = 8, 19  # heights of a bar: the smallest can still be seen to be filled or not
 NARROWEST = 28  # of a word
-BOLD = 1.1  # how much wider a bold word is
+BOLD = 1.2  # how much wider a bold word is
+# A tile that K has nowhere else: what stays differs from what goes by more than a colour.
+STAYS = replace(look("k"), tile=look("graphs").tile)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,13 @@ def _rows_of(trace: "EvictionTrace", name: str, layer: int, lang: str) -> list[_
         low, high = np.nanmin(scores), np.nanmax(scores)
         heights = (scores - low) / (high - low) if high > low else np.ones_like(scores)
         kept = trace.kept[layer, head or 0, -1]
-        found.append(_Row(f"{name}, {place}" if name else place, kept, heights))
+        found.append(
+            _Row(
+                text("diagrams_eviction.kept_of", lang, name=name, place=place) if name else place,
+                kept,
+                heights,
+            )
+        )
     return found
 
 
@@ -123,7 +127,7 @@ def _draw(
             high = SMALL + (LARGE - SMALL) * float(row.heights[place])
             box = left + x, y + WORD + (number + 1) * ROW - 2 - high, wide - 6, high
             if row.kept[place]:
-                picture.box(*box, look("k"), edge=1)
+                picture.box(*box, STAYS, edge=1)
             else:
                 gone.append(box)
     picture.frames(gone)
@@ -134,7 +138,7 @@ def _legend(picture: Picture, y: float, lines: Sequence[str], lang: str) -> floa
     x = 0.0
     for key, stays in (("kept_stays", True), ("kept_goes", False)):
         said = text(f"diagrams_eviction.{key}", lang)
-        picture.box(x, y, 16, 16, look("k") if stays else None, edge=1, dashed=not stays)
+        picture.box(x, y, 16, 16, STAYS if stays else None, edge=1, dashed=not stays)
         picture.words(x + 22, y + 13, said, size=12)
         x += 22 + width_of(said, 12) + 24
     picture.words(x, y + 13, text("diagrams_eviction.kept_height", lang), size=12)
