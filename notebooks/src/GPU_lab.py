@@ -43,17 +43,17 @@ series = {label: [round(share[key] / 2**30, 1) for share in shares] for key, lab
 show(bars(list(cards), series, x="GiB", stacked=True, looks=("weights", "activations", "shared", "k", "free")))
 
 # %% [markdown] key="able" lang="en"
-# The bars are computed: weights from the shape, and 1 GiB each assumed for the largest step and for what lies outside torch.
+# The bars are computed: weights from the shape, and 1 GiB each assumed for the largest step and for what lies outside torch (the CUDA context, other processes).
 #
 # After this lesson you can
 #
 # - **predict** the bytes of a model and of its cache on your card, and read them back;
 # - **measure** a decode step, and say how far it is from the card's bandwidth;
-# - **survive** an out-of-memory, and read its figures.
+# - **survive** an out-of-memory error, and read its figures.
 #
 # You should know how an engine sizes its cache ([lesson 08](08_allocate_kv_cache.ipynb)) and what a step is ([lesson 11a](11a_continuous_batching.ipynb)).
-# %% [markdown] key="able" lang="zh" src="5b428403"
-# 图里的数字是算出来的。权重由模型形状算出，最大的一步和 torch 之外的部分各假定 1 GiB。
+# %% [markdown] key="able" lang="zh" src="dcd2f33f"
+# 图里的数字是算出来的。权重由模型形状算出，最大的一步和 torch 之外的部分（CUDA 上下文、其他进程）各假定 1 GiB。
 #
 # 学完本课，你能够
 #
@@ -66,8 +66,8 @@ show(bars(list(cards), series, x="GiB", stacked=True, looks=("weights", "activat
 # %% [markdown] key="model" lang="en"
 # ## A model of the right size
 #
-# A card of 40 GB or more gets the shape of Qwen3-8B, a smaller one that of Qwen3-0.6B. The weights are drawn on the card, in its own 16-bit dtype, so that they never pass through the host. Predict their bytes first:
-# %% [markdown] key="model" lang="zh" src="8778df4e"
+# A card of 40 GB or more gets the shape of Qwen3-8B, a smaller one that of Qwen3-0.6B. The random weights are made on the card itself, in its own 16-bit dtype, so they never pass through the host. Predict their bytes first:
+# %% [markdown] key="model" lang="zh" src="2193c3c8"
 # ## 大小合适的模型
 #
 # 40 GB 及以上的显卡用 Qwen3-8B 的形状，更小的用 Qwen3-0.6B 的形状。权重直接在显卡上用 16 位类型生成，不经过主机。先预测它占多少字节：
@@ -232,13 +232,13 @@ measured = memory_while(card, whole_run)
 show(lines({names[key]: points for key, points in measured.items()}, x="秒", y="GiB"), text=" ".join(card.absent(t("only_curves"))))
 
 # %% [markdown] key="graphs" lang="en"
-# ## With and without graphs
+# ## With and without CUDA graphs
 #
-# Without a graph the host launches every kernel of a step. [Lesson 13b](13b_fewer_cheaper_steps.ipynb) computes what that costs. Here is the beginning of a step of the lab's 8B, with its assumptions (6 µs a launch, at least 2 µs a kernel):
-# %% [markdown] key="graphs" lang="zh" src="de05602a"
+# Without a graph the host launches every kernel of a step by itself, which is called *eager*. [Lesson 13b](13b_fewer_cheaper_steps.ipynb) computes what that costs. Here is the beginning of a step of our 8B model, with that lesson's assumptions (6 µs a launch, at least 2 µs a kernel):
+# %% [markdown] key="graphs" lang="zh" src="22323933"
 # ## 用和不用 CUDA 图
 #
-# 不用图时，一步的每个 kernel 都由主机 launch 一次。代价有多大，[第 13b 课](13b_fewer_cheaper_steps.ipynb)算过。下面是本课 8B 模型一步的开头，假定与那一课相同（每次 launch 6 微秒，每个 kernel 至少 2 微秒）：
+# 不用图时，一步的每个 kernel 都由主机单独 launch（这叫 eager）。这样做的代价，[第 13b 课](13b_fewer_cheaper_steps.ipynb)算过。下面是本课 8B 模型一步的开头，假定与那一课相同（每次 launch 6 微秒，每个 kernel 至少 2 微秒）：
 
 # %% key="launches"
 from minikv.course.diagrams import launch_times
@@ -249,8 +249,8 @@ eager, graph = (launched(kernels, "H100 SXM 80GB", graph=graph) for graph in (Fa
 show(launch_times("Qwen3-8B", eager, graph, t("lang")))
 
 # %% [markdown] key="decode" lang="en"
-# Now the card itself. A step is timed until its tokens are on the host. The median of 12 steps counts:
-# %% [markdown] key="decode" lang="zh" src="afec0ea8"
+# Now we measure the card itself. A step is timed until its tokens are on the host, and we take the median of 12 steps:
+# %% [markdown] key="decode" lang="zh" src="d02b8dbe"
 # 现在测显卡本身。计时到这一步的 token 回到主机为止，取 12 步的中位数：
 
 # %% key="decode_steps" tags="timing" lang="en"
@@ -291,7 +291,7 @@ llm.close()
 Table(["第一次启动（秒）", "第二次启动（秒）"], [(first_start, second_start)], lines=card.absent(t("only_compiles")))
 
 # %% [markdown] key="roof" lang="en"
-# ## Beside the roofline
+# ## Against the roofline
 #
 # A decode step reads all weights once and each sequence's K and V once ([lesson 04](04_the_roofline.ipynb)). So it takes at least
 #
@@ -304,7 +304,7 @@ Table(["第一次启动（秒）", "第二次启动（秒）"], [(first_start, s
 # | $k$ | K and V of a token | 147,456 B |
 #
 # With the numbers, on an H100 (3,350 GB/s): `(15.1e9 + 32 * 512 * 147,456) / 3,350e9 = 5.23 ms`.
-# %% [markdown] key="roof" lang="zh" src="eb282944"
+# %% [markdown] key="roof" lang="zh" src="571a16b6"
 # ## 与 roofline 对照
 #
 # 解码一步要把全部权重读一遍，再把每条序列的 K 和 V 各读一遍（[第 04 课](04_the_roofline.ipynb)）。所以用时至少是
@@ -366,11 +366,11 @@ Table(["显卡", "GB/s", "SM 数", "每个 SM 在途的字节"], rows)
 # %% [markdown] key="oom" lang="en"
 # ## Break it: run out of memory
 #
-# An allocation that fails changes nothing but torch's own stock of segments. We answer a request, ask for more memory than there is, and answer the same request again.
-# %% [markdown] key="oom" lang="zh" src="2bf5aa0e"
+# An allocation that fails changes only one thing, the segments that torch keeps cached. We answer a request, ask for more memory than there is, and answer the same request again. (*Pinned* bytes are free, but share a segment with something live, so they can't go back.)
+# %% [markdown] key="oom" lang="zh" src="3137a245"
 # ## 弄坏它：让显存不足
 #
-# 一次失败的分配，除了 torch 手里的段，什么也不会改变。我们先回答一个请求，再申请比全部显存还多的内存，然后把同一个请求再回答一遍。
+# 一次失败的分配，除了 torch 手里的段，什么也不会改变。我们先回答一个请求，再申请比全部显存还多的内存，然后把同一个请求再回答一遍。（表中“被钉住”的显存虽然空闲，却与存活的块同在一个段里，所以还不回去。）
 
 # %% key="oom_run" tags="hardware" lang="en"
 from minikv.course.lessons.lgpu.measure import survive
@@ -421,11 +421,11 @@ except DoesNotFitError as error:
 # %% [markdown] key="half" lang="en"
 # ## Half the bytes
 #
-# Three ways to store K and V ([lesson 13](13_half_the_bytes.ipynb)), and one that forgets nine tenths of the tokens ([lesson 14](14_what_to_forget.ipynb)). How many sequences of the pool above does each allow, and what does a step of eight cost? (With eviction no step is captured, so compare it with the eager steps.)
-# %% [markdown] key="half" lang="zh" src="ce63f9ed"
+# Here are three ways to store K and V ([lesson 13](13_half_the_bytes.ipynb)), and H2O, a policy that forgets nine tenths of the tokens ([lesson 14](14_what_to_forget.ipynb)). How many sequences of the pool above does each allow, and what does a step of eight cost? (The tokens that are kept are those of the prompt and the few generated meanwhile. With eviction no step is captured in a graph, so compare it with the eager steps.)
+# %% [markdown] key="half" lang="zh" src="ef4e9dcc"
 # ## 一半的字节
 #
-# K 和 V 有三种存法（[第 13 课](13_half_the_bytes.ipynb)），还有一种是忘掉九成的 token（[第 14 课](14_what_to_forget.ipynb)）。上面那个块池，每种做法放得下多少条序列？八条序列的一步要多久？（淘汰时不捕获 CUDA 图，所以要与逐个 launch 的比。）
+# K 和 V 有三种存法（[第 13 课](13_half_the_bytes.ipynb)），还有一种是 H2O，即淘汰九成 token 的策略（[第 14 课](14_what_to_forget.ipynb)）。上面那个块池，每种做法放得下多少条序列？八条序列的一步要多久？（“留下的 token”包括提示词，以及计时期间生成的几个。淘汰时不捕获 CUDA 图，所以要与逐个 launch 的比。）
 
 # %% key="half_run" tags="timing" lang="en"
 from minikv.course.lessons.lgpu.measure import tenth
@@ -489,11 +489,11 @@ Table(head, [row], lines=card.absent(t("only_swap")))
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - The 8B has 8,190,735,360 weights, which are 16.4 GB in bf16. A card of 80 GB has room for 96 sequences of 4,096 tokens beside it, if a step and the context take 1 GiB each.
+# - The 8B has 8,190,735,360 weights, which are 16.4 GB in bf16. A card of 80 GB has room for 96 sequences of 4,096 tokens as well, if a step and the context take 1 GiB each.
 # - Allocated, reserved and the driver's figure differ by what torch keeps cached and by what lies outside torch.
 # - A step of 32 sequences takes at least 5.23 ms on an H100. What it takes beyond that is launches, or too few bytes under way.
-# - An out-of-memory costs nothing if nothing was half done: the next request gets the same answer.
-# %% [markdown] key="recap" lang="zh" src="9feac5bd"
+# - An out-of-memory error costs nothing if no work was left half done: the next request gets the same answer.
+# %% [markdown] key="recap" lang="zh" src="8f1e96c4"
 # ## 本课小结
 #
 # - 8B 模型有 8,190,735,360 个权重，用 bf16 存放是 16.4 GB。如果一步和上下文各占 1 GiB，80 GB 的显卡还放得下 96 条 4,096 个 token 的序列。
@@ -536,9 +536,9 @@ explain("graphs_and_batches")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - Little's law is from 1961: [J. D. C. Little, "A Proof for the Queuing Formula: L = λW"](https://doi.org/10.1287/opre.9.3.383). "Beside the roofline" applies it to loads.
+# - Little's law is from 1961: [J. D. C. Little, "A Proof for the Queuing Formula: L = λW"](https://doi.org/10.1287/opre.9.3.383). "Against the roofline" applies it to loads.
 # - [PyTorch's notes on CUDA](https://pytorch.org/docs/stable/notes/cuda.html) explain the caching allocator and its out-of-memory messages; "Break it" reads one.
-# %% [markdown] key="wild" lang="zh" src="408588c0"
+# %% [markdown] key="wild" lang="zh" src="970bd494"
 # ## 实战现场
 #
 # - Little 定律出自 1961 年的论文：[J. D. C. Little, “A Proof for the Queuing Formula: L = λW”](https://doi.org/10.1287/opre.9.3.383)。“与 roofline 对照”一节把它用在读取上。
@@ -547,8 +547,8 @@ explain("graphs_and_batches")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# Run the lab again on another card, or with a model of your own: `LLM("folder")` takes the place of `random_model`. [The benchmarks](repo:docs/gpu.md) measure the kernels one by one.
-# %% [markdown] key="next" lang="zh" src="af0c64cb"
+# Run the lab again on another card, or with a model of your own: use `LLM("folder")` instead of `random_model`. [The benchmarks](repo:docs/gpu.md) measure the kernels one by one.
+# %% [markdown] key="next" lang="zh" src="7f0bd043"
 # ## 下一步
 #
 # 换一块显卡，或者换成你自己的模型，再跑一遍，用 `LLM("folder")` 代替 `random_model` 即可。要逐个测量 kernel，见[基准测试（英文）](repo:docs/gpu.md)。
