@@ -70,10 +70,7 @@ def _rows(query: Tensor, groups: int, how: Logits) -> Tensor:
 def _softmax(products: Tensor, query: Tensor, how: Logits, mask: Tensor | None) -> Tensor:
     """``products`` [B, Hk, Hq / Hk * t, S] of ``_rows`` and keys as probabilities [B, Hq, t, S]."""
     batch, heads, rows, _ = query.shape
-    logits = products.float()
-    logits = (logits if _small(query) else logits * how.scale).reshape(batch, heads, rows, -1)
-    if how.softcap is not None:
-        logits = how.softcap * torch.tanh(logits / how.softcap)
+    logits = _logits(products, query, how)
     if mask is not None:
         # The least number, not -inf: a query of padding may see no key, and its row must not become NaN.
         least = torch.finfo(torch.float32).min
@@ -82,6 +79,21 @@ def _softmax(products: Tensor, query: Tensor, how: Logits, mask: Tensor | None) 
         return logits.softmax(-1)
     sinks = how.sinks.float().view(1, -1, 1, 1).expand(batch, heads, rows, 1)
     return torch.cat((logits, sinks), -1).softmax(-1)[..., :-1]
+
+
+def logits_of(query: Tensor, key: Tensor, how: Logits) -> Tensor:
+    """[B, Hq, t, S] float32: the logits of ``probabilities``, no key masked."""
+    return _logits(torch.matmul(_rows(query, key.shape[1], how), key.transpose(2, 3)), query, how)
+
+
+def _logits(products: Tensor, query: Tensor, how: Logits) -> Tensor:
+    logits = products.float()
+    return capped((logits if _small(query) else logits * how.scale).reshape(*query.shape[:3], -1), how)
+
+
+def capped(logits: Tensor, how: Logits) -> Tensor:
+    """``logits`` of any shape below ``how.softcap``, where there is one."""
+    return logits if how.softcap is None else how.softcap * torch.tanh(logits / how.softcap)
 
 
 def _small(query: Tensor) -> bool:

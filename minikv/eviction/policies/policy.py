@@ -120,6 +120,11 @@ class Policy:
         """With ``Needs.ECHO``: how many places later the text's own words are asked again; 0: at their own places."""
         return 0
 
+    @property
+    def echo_keys(self) -> int:
+        """With ``Needs.ECHO``: how many keys stand for all in the sum that a probability is divided by."""
+        return 0
+
     def query_weight(self, age: Tensor) -> Tensor | None:
         """The weight [T] of a query that was ``age`` [T] queries before the last one of its forward; None: all 1.
 

@@ -56,6 +56,11 @@ class Wrapped(Policy):
         """The policy's."""
         return self.policy.echo_shift
 
+    @property
+    def echo_keys(self) -> int:
+        """The policy's."""
+        return self.policy.echo_keys
+
     def query_weight(self, age: Tensor) -> Tensor | None:
         """The policy's."""
         return self.policy.query_weight(age)

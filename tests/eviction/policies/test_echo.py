@@ -83,6 +83,52 @@ def test_the_sum_is_the_one_described(options, tile, monkeypatch):
                 assert found[row, head, 5 + asked] == pytest.approx(best, abs=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"sinks": torch.tensor([0.3, -1.0, 2.0, 0.0])}])
+@pytest.mark.parametrize("tile", [1, 4 * 2 * 12 * 3, 2**24])
+def test_a_sampled_sum_stands_for_the_whole(options, tile, monkeypatch):
+    """Token by token: the drawn keys but its own, times the share that they are of all others."""
+    monkeypatch.setattr("minikv.eviction.policies.echo.TILE_ELEMENTS", tile)
+    drawn = torch.Generator().manual_seed(2)
+    query, key = torch.randn(2, 4, 20, 8, generator=drawn), torch.randn(2, 2, 24, 8, generator=drawn)
+    valid = torch.ones(2, 24, dtype=torch.bool)
+    valid[1, :8] = False
+    how, counted = Logits(0.4, **options), torch.ones(2, 20, dtype=torch.bool)
+    policy = Echo(keys=6, group="mean")
+    found = echo_stats(query, counted, key, how, valid=valid, policy=policy, heads=4)
+    for row, slots in ((0, [2, 6, 10, 14, 18, 22]), (1, [9, 12, 14, 17, 20, 22])):
+        for asked in range(20):
+            others = [slot for slot in slots if slot != 4 + asked]
+            for of in range(4):
+                logits = 0.4 * key[row, of // 2] @ query[row, of, asked]
+                logits = 3 * torch.tanh(logits / 3) if "softcap" in options else logits
+                share = (int(valid[row].sum()) - 1) / len(others)
+                total = logits[4 + asked].exp() + share * logits[others].exp().sum()
+                total += options["sinks"][of].exp() if "sinks" in options else 0
+                expected = float(logits[4 + asked].exp() / total)
+                assert found[row, of, 4 + asked] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("keys", [5, 9])
+def test_a_padded_row_draws_the_keys_of_the_row_alone(keys):
+    tokens, model = ids(2, 24), tiny("tiny-gqa")
+    mask = torch.ones_like(tokens)
+    mask[1, :7] = 0
+    policy = Echo(keys=keys)
+    padded = states(model, tokens, [24], mask, policy=policy)
+    for ours, want in zip(padded, states(model, tokens[1:, 7:], [17], policy=policy), strict=True):
+        assert torch.allclose(ours[1:, :, 7:], want, atol=1e-5)
+
+
+def test_few_keys_lose_little_recall():
+    model, cases = tiny("tiny-gqa"), make_cases("multikey", 12, seed=2000)
+
+    def recall(policy):
+        evicting = lambda model: install_kv_eviction(model, policy=policy, scope="head", **SIZES)  # noqa: E731
+        return answer(model, cases, evicting=evicting).share
+
+    assert abs(recall(Echo(keys=48)) - recall(Echo(keys=193))) <= 0.05
+
+
 @pytest.mark.parametrize("name", ["tiny-gqa", "tiny-mla"])
 @torch.no_grad()
 def test_a_turned_query_is_the_later_one(name):
@@ -164,9 +210,9 @@ def test_compaction_equals_masking(name, scope, attention):
 
 
 def test_the_budgets_of_layers_pass_it_on():
-    layered = Layered(Echo(shift=5), (0, 32))
+    layered = Layered(Echo(shift=5, keys=9), (0, 32))
     assert layered.needs == Needs.ECHO
-    assert layered.echo_shift == 5
+    assert (layered.echo_shift, layered.echo_keys) == (5, 9)
 
 
 @pytest.mark.parametrize("text", [(), tuple(ids(1, 120)[0].tolist())])
@@ -267,7 +313,7 @@ def test_recall_while_a_text_goes_on(name):
 
 
 def test_refusals():
-    for wrong in ({"shift": -1}, {"shift": 1.5}, {"group": "median"}):
+    for wrong in ({"shift": -1}, {"shift": 1.5}, {"group": "median"}, {"keys": 1}):
         with pytest.raises(ArgumentError):
             Echo(**wrong)
     learned = GPT2LMHeadModel(GPT2Config(vocab_size=190, n_embd=16, n_layer=2, n_head=2)).eval()
