@@ -18,11 +18,11 @@
 # **Which call gives you that number?**
 #
 # Here are fifteen questions that come up again and again.
-# Each has one call, what it printed, and the lesson that explains it.
-# Put your own model and card into the call; that is what this page is for.
+# Each has one call, its result, and the lesson that explains it.
+# Put your own model and card into the calls. That is what this page is for.
 #
 # Two guesses first.
-# %% [markdown] key="question" lang="zh" src="b249c702"
+# %% [markdown] key="question" lang="zh" src="9d2e1907"
 # ## 问题
 #
 # 你正忙着别的事，只想知道一个数：能放多少 token，fp8 有没有用，显存为什么没有还回去。只要知道该看哪个数，这类问题大多有简短的答案。
@@ -30,7 +30,7 @@
 # **这个数，用哪一次调用能得到？**
 #
 # 下面是反复出现的十五个问题。
-# 每个问题配一次调用、它打印的结果，以及讲透它的那一课。
+# 每个问题配一次调用、它的结果，以及讲透它的那一课。
 # 把你自己的模型和显卡填进调用里，这一页就是为此准备的。
 #
 # 先猜两个。
@@ -50,67 +50,107 @@ predict("mla_bytes", ...)
 #
 # ### 1. 能放下多少个 token？
 
-# %% key="tokens"
+# %% key="tokens" lang="en"
+from minikv.course import Table
 from minikv.plan import CacheSpec, plan_memory
 
 model, card = "Llama-3.1-8B", "H100 SXM 80GB"
 budget = plan_memory(model, gpu=card)
-print(t("tokens", tokens=budget.max_tokens, gib=budget.kv_bytes / 2**30, kib=budget.spec.bytes_for(1) / 1024))
+row = budget.max_tokens, f"{budget.kv_bytes / 2**30:.1f}", budget.spec.bytes_for(1) / 1024
+Table(["tokens", "pool (GiB)", "a token (KiB)"], [row], right=["pool (GiB)"])
+
+# %% key="tokens" lang="zh"
+from minikv.course import Table
+from minikv.plan import CacheSpec, plan_memory
+
+model, card = "Llama-3.1-8B", "H100 SXM 80GB"
+budget = plan_memory(model, gpu=card)
+row = budget.max_tokens, f"{budget.kv_bytes / 2**30:.1f}", budget.spec.bytes_for(1) / 1024
+Table(["token 数", "块池（GiB）", "每个 token（KiB）"], [row], right=["块池（GiB）"])
 
 # %% [markdown] key="tokens_read" lang="en"
-# Take the GPU's share, subtract weights, activations and context, and divide what is left by the bytes of a token: [lesson 02](02_how_many_bytes.ipynb) on paper, [lesson 08](08_allocate_kv_cache.ipynb) measured.
+# Take the share of memory that the engine may use, subtract weights, activations and CUDA context, and divide what is left by the bytes of a token. [Lesson 02](02_how_many_bytes.ipynb) does it on paper, and [lesson 08](08_allocate_kv_cache.ipynb) measures it.
 #
 # ### 2. May one sequence have them all?
-# %% [markdown] key="tokens_read" lang="zh" src="68cc0a69"
-# 从可用的显存里扣掉权重、激活和上下文，剩下的除以每个 token 的字节数。纸面上的算法见[第 02 课](02_how_many_bytes.ipynb)，实测见[第 08 课](08_allocate_kv_cache.ipynb)。
+# %% [markdown] key="tokens_read" lang="zh" src="de6d6a51"
+# 从可用的显存里扣掉权重、激活和 CUDA 上下文，剩下的除以每个 token 的字节数。纸面上的算法见[第 02 课](02_how_many_bytes.ipynb)，实测见[第 08 课](08_allocate_kv_cache.ipynb)。
 #
 # ### 2. 一条序列能全用上吗？
 
-# %% key="longest"
-print(t("longest", one=budget.max_context(batch=1), eight=budget.max_context(batch=8)))
+# %% key="longest" lang="en"
+Table(["sequences at once", "tokens of each, at most"], [(batch, budget.max_context(batch=batch)) for batch in (1, 8)])
+
+# %% key="longest" lang="zh"
+Table(["同时的序列", "每条最多多少 token"], [(batch, budget.max_context(batch=batch)) for batch in (1, 8)])
 
 # %% [markdown] key="longest_read" lang="en"
-# No. Memory is one limit, and the model's positions are another: it was trained for so many, and the smaller of the two counts. Alone, the limit is the model's 131,072 positions; eight sequences share the 445,856 tokens, in whole blocks of 16 ([appendix A](A_errata.ipynb)).
+# No. Memory is one limit. The other is the number of positions that the model was trained for, and the smaller of the two counts. Alone, a sequence may have the model's 131,072 positions. Eight sequences share the 445,856 tokens, in whole blocks of 16 ([appendix A](A_errata.ipynb)).
 #
 # ### 3. Why does a small model sometimes have the larger cache? (Why GQA?)
-# %% [markdown] key="longest_read" lang="zh" src="9f19496a"
+# %% [markdown] key="longest_read" lang="zh" src="ba102f8e"
 # 不能。显存是一个上限，模型的位置数是另一个：模型只训练了这么多位置，两者取较小的。单独一条时，上限是模型的 131,072 个位置；八条时，平分 445,856 个 token，每条取 16 的整数倍（[附录 A](A_errata.ipynb)）。
 #
 # ### 3. 为什么小模型的缓存有时反而更大？（GQA 有什么用？）
 
-# %% key="gqa"
-for name in ("Llama-2-7B", "Llama-3.1-8B", "Qwen2.5-7B"):
-    spec = CacheSpec.from_config(name)
-    print(t("gqa", name=name, heads=spec.layers[0].kv_heads, kib=spec.bytes_for(1) / 1024))
+# %% key="gqa" lang="en"
+specs = {name: CacheSpec.from_config(name) for name in ("Llama-2-7B", "Llama-3.1-8B", "Qwen2.5-7B")}
+rows = [(name, spec.layers[0].kv_heads, spec.bytes_for(1) / 1024) for name, spec in specs.items()]
+Table(["model", "KV heads", "a token (KiB)"], rows)
+
+# %% key="gqa" lang="zh"
+specs = {name: CacheSpec.from_config(name) for name in ("Llama-2-7B", "Llama-3.1-8B", "Qwen2.5-7B")}
+rows = [(name, spec.layers[0].kv_heads, spec.bytes_for(1) / 1024) for name, spec in specs.items()]
+Table(["模型", "KV 头", "每个 token（KiB）"], rows)
 
 # %% [markdown] key="gqa_read" lang="en"
-# Because the cache counts KV heads, not parameters. With grouped-query attention (GQA) several query heads read one KV head, so fewer K and V are stored ([lesson 02](02_how_many_bytes.ipynb)).
+# Because the size of a cache depends on the KV heads, not on the parameters. With grouped-query attention (GQA) several query heads read one KV head, so fewer K and V are stored ([lesson 02](02_how_many_bytes.ipynb)).
 #
 # ### 4. Does an fp8 cache halve everything?
-# %% [markdown] key="gqa_read" lang="zh" src="57fe12b6"
+# %% [markdown] key="gqa_read" lang="zh" src="6b1e7ae5"
 # 因为缓存的大小取决于 KV 头数，而不是参数量。分组查询注意力（GQA）让几个 query 头共读一个 KV 头，要存的 K 和 V 就少了（[第 02 课](02_how_many_bytes.ipynb)）。
 #
 # ### 4. fp8 缓存能让一切减半吗？
 
-# %% key="fp8"
+# %% key="fp8" lang="en"
+rows = []
 for kv_dtype in ("bf16", "fp8_e4m3"):
     half = plan_memory(model, gpu=card, kv_dtype=kv_dtype)
-    sizes = dict(weights=half.weight_bytes / 2**30, pool=half.kv_bytes / 2**30)
-    print(t("fp8", dtype=kv_dtype, kib=half.spec.bytes_for(1) / 1024, tokens=half.max_tokens, **sizes))
+    sizes = f"{half.weight_bytes / 2**30:.1f}", f"{half.kv_bytes / 2**30:.1f}"
+    rows.append((kv_dtype, half.spec.bytes_for(1) / 1024, *sizes, half.max_tokens))
+head = ["kv_dtype", "a token (KiB)", "weights (GiB)", "pool (GiB)", "tokens"]
+Table(head, rows, right=head[1:])
+
+# %% key="fp8" lang="zh"
+rows = []
+for kv_dtype in ("bf16", "fp8_e4m3"):
+    half = plan_memory(model, gpu=card, kv_dtype=kv_dtype)
+    sizes = f"{half.weight_bytes / 2**30:.1f}", f"{half.kv_bytes / 2**30:.1f}"
+    rows.append((kv_dtype, half.spec.bytes_for(1) / 1024, *sizes, half.max_tokens))
+head = ["kv_dtype", "每个 token（KiB）", "权重（GiB）", "块池（GiB）", "token 数"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="fp8_read" lang="en"
-# Only the token. It costs half, so twice as many fit; weights and pool stay as they are. What fp8 costs in quality is another question, and [lesson 13](13_half_the_bytes.ipynb) measures it.
+# No, only the bytes of a token, so twice as many tokens fit. Weights and pool stay as they are. What fp8 costs in quality is another question, and [lesson 13](13_half_the_bytes.ipynb) measures it.
 #
 # ### 5. Does tensor parallelism divide the cache?
-# %% [markdown] key="fp8_read" lang="zh" src="31b4ecd7"
-# 减半的只是每个 token 的字节数，所以能放下两倍的 token；权重和块池都不变。fp8 在质量上的代价是另一个问题，[第 13 课](13_half_the_bytes.ipynb)会实测。
+# %% [markdown] key="fp8_read" lang="zh" src="f7bc7dda"
+# 不能。减半的只是每个 token 的字节数，所以能放下两倍的 token；权重和块池都不变。fp8 在质量上的代价是另一个问题，[第 13 课](13_half_the_bytes.ipynb)会实测。
 #
 # ### 5. 张量并行能把缓存切小吗？
 
-# %% key="tp"
+# %% key="tp" lang="en"
+rows = []
 for name in ("Llama-3.1-8B", "DeepSeek-V3"):
     kib = [CacheSpec.from_config(name, tp=tp).bytes_for(1) / 1024 for tp in (1, 8, 16)]
-    print(t("tp", name=name, one=kib[0], eight=kib[1], sixteen=kib[2]))
+    rows.append((name, *kib))
+Table(["a token on each rank (KiB)", "tp=1", "tp=8", "tp=16"], rows)
+
+# %% key="tp" lang="zh"
+rows = []
+for name in ("Llama-3.1-8B", "DeepSeek-V3"):
+    kib = [CacheSpec.from_config(name, tp=tp).bytes_for(1) / 1024 for tp in (1, 8, 16)]
+    rows.append((name, *kib))
+Table(["一个 token 在每个 rank 上（KiB）", "tp=1", "tp=8", "tp=16"], rows)
 
 # %% [markdown] key="tp_read" lang="en"
 # Yes, by KV heads, down to one head a rank. MLA keeps one latent for all heads, so every rank stores all of it ([lesson 12](12_beyond_one_gpu.ipynb)).
@@ -121,46 +161,75 @@ for name in ("Llama-3.1-8B", "DeepSeek-V3"):
 #
 # ### 6. 滑动窗口能省多少？
 
-# %% key="window"
-gemma = CacheSpec.from_config("Gemma-3-27B")
+# %% key="window" lang="en"
+gemma, rows = CacheSpec.from_config("Gemma-3-27B"), []
 for num_tokens in (1_024, 32_768, 131_072):
-    every = num_tokens * gemma.block_bytes(1)
-    print(t("window", tokens=num_tokens, mib=gemma.bytes_for(num_tokens) / 2**20, share=gemma.bytes_for(num_tokens) / every))
+    found, every = gemma.bytes_for(num_tokens), num_tokens * gemma.block_bytes(1)  # every: as if no layer had a window
+    rows.append((num_tokens, f"{found / 2**20:,.0f}", round(100 * found / every)))
+Table(["tokens", "MiB", "% of the same without windows"], rows, right=["MiB"])
+
+# %% key="window" lang="zh"
+gemma, rows = CacheSpec.from_config("Gemma-3-27B"), []
+for num_tokens in (1_024, 32_768, 131_072):
+    found, every = gemma.bytes_for(num_tokens), num_tokens * gemma.block_bytes(1)  # every：假设所有层都没有窗口
+    rows.append((num_tokens, f"{found / 2**20:,.0f}", round(100 * found / every)))
+Table(["token 数", "MiB", "占没有窗口时的 %"], rows, right=["MiB"])
 
 # %% [markdown] key="window_read" lang="en"
-# Nothing until the window of 1,024 tokens is full, and then nearly all that those layers would still have taken. 52 of Gemma 3's 62 layers have a window; the other 10 store every token, so the share falls towards 10 / 62 = 16 % ([lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb)).
+# Nothing until the window of 1,024 tokens is full. From then on the layers with a window take hardly any more. 52 of Gemma 3's 62 layers have a window; the other 10 store every token, so the share falls towards 10 / 62 = 16 % ([lesson 02b](02b_layers_that_differ.ipynb), [lesson 13](13_half_the_bytes.ipynb)).
 #
 # ### 7. Why not set utilization to 1.0?
-# %% [markdown] key="window_read" lang="zh" src="f6114fe5"
+# %% [markdown] key="window_read" lang="zh" src="e2a2dc97"
 # 1,024 个 token 的窗口没满时，一点也不省；满了之后，那些层再往后的部分几乎全省下来。Gemma 3 的 62 层里 52 层有窗口，其余 10 层每个 token 都存，所以比例会逼近 10 / 62 = 16%（[第 02b 课](02b_layers_that_differ.ipynb)、[第 13 课](13_half_the_bytes.ipynb)）。
 #
 # ### 7. 为什么不把 utilization 设成 1.0？
 
-# %% key="utilization"
+# %% key="utilization" lang="en"
+rows = []
 for utilization in (0.9, 0.95, 1.0):
     tried = plan_memory(model, gpu=card, utilization=utilization)
-    print(t("utilization", utilization=utilization, tokens=tried.max_tokens, gib=tried.parts()["kept_free"] / 2**30))
+    rows.append((str(utilization), tried.max_tokens, f"{tried.parts()['kept_free'] / 2**30:.1f}"))
+Table(["utilization", "tokens", "kept free (GiB)"], rows, right=["kept free (GiB)"])
+
+# %% key="utilization" lang="zh"
+rows = []
+for utilization in (0.9, 0.95, 1.0):
+    tried = plan_memory(model, gpu=card, utilization=utilization)
+    rows.append((str(utilization), tried.max_tokens, f"{tried.parts()['kept_free'] / 2**30:.1f}"))
+Table(["utilization", "token 数", "留空（GiB）"], rows, right=["留空（GiB）"])
 
 # %% [markdown] key="utilization_read" lang="en"
-# You win a seventh more tokens and lose the whole reserve. A CUDA graph, a second process, or a peak that the warm-up did not see then ends in out of memory ([lesson 08](08_allocate_kv_cache.ipynb)).
+# You win a seventh more tokens and lose the whole reserve. A CUDA graph, a second process, or a peak that the warm-up did not have then leads to an out-of-memory error ([lesson 08](08_allocate_kv_cache.ipynb)).
 #
 # ### 8. Why is memory not given back?
-# %% [markdown] key="utilization_read" lang="zh" src="e1752b7c"
+# %% [markdown] key="utilization_read" lang="zh" src="23fccb18"
 # token 能多出七分之一，但一点余地也没有了。这时只要来一个 CUDA 图、第二个进程，或者预热时没出现过的峰值，就会显存不足（[第 08 课](08_allocate_kv_cache.ipynb)）。
 #
 # ### 8. 为什么显存没有还回去？
 
-# %% key="returned"
+# %% key="returned" lang="en"
 from minikv.memory import CachingAllocator
 
-allocator = CachingAllocator(capacity=80 * 2**30)
+allocator, rows = CachingAllocator(capacity=80 * 2**30), []
 tensor = allocator.malloc(2 * 2**30)
 allocator.free(tensor)
-for moment in ("freed", "emptied"):
+for moment in ("the tensor is freed", "after empty_cache()"):
     stats = allocator.memory_stats()
-    shares = {name: stats[f"{name}_bytes.all.current"] / 2**30 for name in ("allocated", "reserved")}
-    print(t("returned", moment=t(moment), **shares))
+    rows.append((moment, *(stats[f"{name}_bytes.all.current"] // 2**30 for name in ("allocated", "reserved"))))
     allocator.empty_cache()
+Table(["", "allocated (GiB)", "reserved (GiB)"], rows)
+
+# %% key="returned" lang="zh"
+from minikv.memory import CachingAllocator
+
+allocator, rows = CachingAllocator(capacity=80 * 2**30), []
+tensor = allocator.malloc(2 * 2**30)
+allocator.free(tensor)
+for moment in ("张量释放之后", "empty_cache() 之后"):
+    stats = allocator.memory_stats()
+    rows.append((moment, *(stats[f"{name}_bytes.all.current"] // 2**30 for name in ("allocated", "reserved"))))
+    allocator.empty_cache()
+Table(["", "已分配（GiB）", "已保留（GiB）"], rows)
 
 # %% [markdown] key="returned_read" lang="en"
 # When you free a tensor, its memory goes back to PyTorch, and PyTorch keeps it for the next one. That is no leak. (An engine's pool is one tensor that is never freed at all.) If *allocated* stays high, a variable still holds a tensor: [lesson 07](07_allocate_once.ipynb) explains the first, [lesson 16](16_where_did_6gb_go.ipynb) finds the second.
@@ -175,8 +244,13 @@ for moment in ("freed", "emptied"):
 #
 # ### 9. 为什么要分块？
 
-# %% key="blocks"
-print(t("blocks", reserved=budget.max_batch(8_192), used=budget.max_batch(1_000)))
+# %% key="blocks" lang="en"
+ways = {"8,192 tokens reserved for each": 8_192, "blocks for the 1,000 tokens that each has": 1_000}
+Table(["", "sequences that fit"], [(way, budget.max_batch(tokens)) for way, tokens in ways.items()])
+
+# %% key="blocks" lang="zh"
+ways = {"每条预留 8,192 个 token": 8_192, "只分给每条实有的 1,000 个 token": 1_000}
+Table(["", "放得下的序列"], [(way, budget.max_batch(tokens)) for way, tokens in ways.items()])
 
 # %% [markdown] key="blocks_read" lang="en"
 # Without blocks a sequence has to reserve the longest that it may become. With blocks it holds what it has, and gets the next block when it needs it ([lesson 06](06_the_linear_cache.ipynb), [lesson 09](09_pages_and_blocks.ipynb)).
@@ -187,34 +261,56 @@ print(t("blocks", reserved=budget.max_batch(8_192), used=budget.max_batch(1_000)
 #
 # ### 10. 块大小选多少？
 
-# %% key="size"
+# %% key="size" lang="en"
 from minikv.blocks import BlockManager
 
+rows = []
 for block_size in (1, 16, 64, 256):
     sized = plan_memory(model, gpu=card, block_size=block_size)
     manager = BlockManager(2_000, block_size)
     manager.allocate("first", range(1_000))
     manager.commit("first")
     hit = manager.match([*range(500), *range(2_000, 2_100)]).num_tokens
-    print(t("size", size=block_size, sequences=sized.max_batch(1_000), hit=hit, table=-(-131_072 // block_size)))
+    rows.append((block_size, sized.max_batch(1_000), hit, -(-131_072 // block_size)))
+Table(["block size", "sequences of 1,000 tokens", "found of 500 shared tokens", "table entries for 131,072 tokens"], rows)
+
+# %% key="size" lang="zh"
+from minikv.blocks import BlockManager
+
+rows = []
+for block_size in (1, 16, 64, 256):
+    sized = plan_memory(model, gpu=card, block_size=block_size)
+    manager = BlockManager(2_000, block_size)
+    manager.allocate("first", range(1_000))
+    manager.commit("first")
+    hit = manager.match([*range(500), *range(2_000, 2_100)]).num_tokens
+    rows.append((block_size, sized.max_batch(1_000), hit, -(-131_072 // block_size)))
+Table(["块大小", "1,000 个 token 的序列放几条", "500 个公共 token 命中几个", "131,072 个 token 的块表几项"], rows)
 
 # %% [markdown] key="size_read" lang="en"
-# Small blocks waste less and find more of a prefix, while large blocks have short tables. Between 16 and 64 neither side hurts ([lesson 09](09_pages_and_blocks.ipynb)).
+# Small blocks waste less and find more of a prefix, while large blocks have short tables. Between 16 and 64 neither loss is large ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ### 11. What does a prefix hit save: memory or time?
-# %% [markdown] key="size_read" lang="zh" src="8d15f4c3"
+# %% [markdown] key="size_read" lang="zh" src="a94d0d3c"
 # 块小，浪费少，前缀也命中得多；块大，块表短。16 到 64 之间，两方面的损失都不大（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ### 11. 前缀命中省的是显存还是时间？
 
-# %% key="prefix"
-manager = BlockManager(num_blocks=200, block_size=16)
+# %% key="prefix" lang="en"
+manager, rows = BlockManager(num_blocks=200, block_size=16), []
 for user in range(8):
     given = manager.allocate(user, [*range(1_000), 2_000 + user])
     manager.commit(user)
-    if user in (0, 1, 7):
-        used = manager.stats().pools[0].used
-        print(t("prefix", user=user + 1, computed=given.num_tokens - given.num_cached, used=used))
+    rows.append((user + 1, given.num_tokens - given.num_cached, manager.stats().pools[0].used))
+Table(["user", "tokens to compute", "blocks in use"], [rows[0], rows[1], rows[7]])
+
+# %% key="prefix" lang="zh"
+manager, rows = BlockManager(num_blocks=200, block_size=16), []
+for user in range(8):
+    given = manager.allocate(user, [*range(1_000), 2_000 + user])
+    manager.commit(user)
+    rows.append((user + 1, given.num_tokens - given.num_cached, manager.stats().pools[0].used))
+Table(["第几个用户", "要算的 token", "已用的块"], [rows[0], rows[1], rows[7]])
 
 # %% [markdown] key="prefix_read" lang="en"
 # Both, while the requests run together: the second user computes 9 tokens, and the common blocks are stored once. After they have ended it saves time alone, because free blocks keep what they hold only until another sequence gets them ([lesson 09](09_pages_and_blocks.ipynb), [lesson 11a](11a_continuous_batching.ipynb)).
@@ -229,8 +325,13 @@ for user in range(8):
 #
 # ### 12. 为什么要抢占？
 
-# %% key="preemption"
-print(t("preemption", now=budget.max_batch(500), end=budget.max_batch(500 + 4_096)))
+# %% key="preemption" lang="en"
+ways = {"what a sequence holds after its prompt": 500, "the most that it may come to hold": 500 + 4_096}
+Table(["admitted by", "sequences at once"], [(way, budget.max_batch(tokens)) for way, tokens in ways.items()])
+
+# %% key="preemption" lang="zh"
+ways = {"提示词算完时的占用": 500, "可能的最大占用": 500 + 4_096}
+Table(["按什么接纳", "同时的序列"], [(way, budget.max_batch(tokens)) for way, tokens in ways.items()])
 
 # %% [markdown] key="preemption_read" lang="en"
 # The length of an answer is not known in advance. Here every prompt has 500 tokens, and an answer may have 4,096. If the scheduler admits by the worst case, it runs a ninth of the sequences. If it admits by what they hold now, it must be able to take blocks back ([lesson 11b](11b_when_blocks_run_out.ipynb)).
@@ -241,12 +342,21 @@ print(t("preemption", now=budget.max_batch(500), end=budget.max_batch(500 + 4_09
 #
 # ### 13. 抢占之后，换出还是重新计算？
 
-# %% key="swap"
+# %% key="swap" lang="en"
 from minikv.plan.preemption import break_even_prefill
 
+token, rows = budget.spec.bytes_for(1), []
 for link in (12, 25, 50):
-    speed = break_even_prefill(budget.spec.bytes_for(1), to_host=link * 1e9, to_device=link * 1e9)
-    print(t("swap", link=link, speed=speed))
+    rows.append((link, round(break_even_prefill(token, to_host=link * 1e9, to_device=link * 1e9))))
+Table(["link (GB/s)", "prefill at which both take as long (tokens/s)"], rows)
+
+# %% key="swap" lang="zh"
+from minikv.plan.preemption import break_even_prefill
+
+token, rows = budget.spec.bytes_for(1), []
+for link in (12, 25, 50):
+    rows.append((link, round(break_even_prefill(token, to_host=link * 1e9, to_device=link * 1e9))))
+Table(["链路（GB/s）", "两者一样快时，每秒预填充的 token"], rows)
 
 # %% [markdown] key="swap_read" lang="en"
 # Swapping moves each token's 131,072 B to the host and back: over 12 GB/s that is $12 \cdot 10^9 / (2 \cdot 131{,}072) = 45{,}776$ tokens a second. If your GPU prefills faster than that, compute again. Both times grow with the sequence, so its length does not matter ([lesson 12](12_beyond_one_gpu.ipynb)).
@@ -257,33 +367,62 @@ for link in (12, 25, 50):
 #
 # ### 14. 解码时 GPU 为什么在等？batch 大一点有用吗？
 
-# %% key="roofline"
+# %% key="roofline" lang="en"
 from minikv.plan import find_gpu
 from minikv.plan.roofline import decode_work, gpu_roof
 
-print(t("ridge", card=card, ridge=gpu_roof(find_gpu(card)).ridge))
+rows = []
 for batch in (1, 16, 108):
     work = decode_work(model, batch, 4_096)
-    print(t("roofline", batch=batch, weights=work.weight_intensity, cache=work.attention_intensity, step=work.intensity))
+    rows.append((batch, *(f"{x:.1f}" for x in (work.weight_intensity, work.attention_intensity, work.intensity))))
+head = ["batch", "FLOP for a byte of weights", "FLOP for a byte of cache", "FLOP for a byte of the whole step"]
+ridge = f"{card} waits below {gpu_roof(find_gpu(card)).ridge:.0f} FLOP for each byte that it reads"
+Table(head, rows, right=head[1:], lines=[ridge])
+
+# %% key="roofline" lang="zh"
+from minikv.plan import find_gpu
+from minikv.plan.roofline import decode_work, gpu_roof
+
+rows = []
+for batch in (1, 16, 108):
+    work = decode_work(model, batch, 4_096)
+    rows.append((batch, *(f"{x:.1f}" for x in (work.weight_intensity, work.attention_intensity, work.intensity))))
+head = ["batch", "每字节权重的 FLOP", "每字节缓存的 FLOP", "整步平均每字节的 FLOP"]
+ridge = f"{card} 每读一个字节，要有 {gpu_roof(find_gpu(card)).ridge:.0f} FLOP 的计算，才不用等数据"
+Table(head, rows, right=head[1:], lines=[ridge])
 
 # %% [markdown] key="roofline_read" lang="en"
-# It waits for bytes. A larger batch helps with the weights, which are read once for all sequences. It does not help with the cache, because each sequence reads its own: a byte of it brings 4 FLOP at any batch, one for each of the 4 query heads that share a KV head. (108 sequences of 4,096 tokens are as many as fit.) ([lesson 04](04_the_roofline.ipynb)).
+# It waits for bytes. A larger batch helps with the weights, which are read once for all sequences. It does not help with the cache, because each sequence reads its own: a byte of it brings 4 FLOP at any batch, one for each of the 4 query heads that share a KV head. (108 sequences of 4,096 tokens are as many as fit.) [Lesson 04](04_the_roofline.ipynb) explains why.
 #
 # ### 15. When does eviction pay?
-# %% [markdown] key="roofline_read" lang="zh" src="74429acc"
-# GPU 在等数据。batch 大，权重这部分会改善，因为读一次权重，整个 batch 共用；缓存这部分不会改善，因为每条序列读的是自己的缓存：不论 batch 多大，每字节都只带来 4 FLOP，因为 4 个 query 头共用一个 KV 头。（长 4,096 个 token 的序列，最多放得下 108 条。）（[第 04 课](04_the_roofline.ipynb)）。
+# %% [markdown] key="roofline_read" lang="zh" src="13414492"
+# GPU 在等数据。batch 大，权重这部分会改善，因为读一次权重，整个 batch 共用；缓存这部分不会改善，因为每条序列读的是自己的缓存：不论 batch 多大，每字节都只带来 4 FLOP，因为 4 个 query 头共用一个 KV 头。（长 4,096 个 token 的序列，最多放得下 108 条。）道理见[第 04 课](04_the_roofline.ipynb)。
 #
 # ### 15. 什么时候值得淘汰？
 
-# %% key="eviction"
+# %% key="eviction" lang="en"
+rows = []
 for batch, context in ((1, 4_096), (1, 131_072), (64, 4_096)):
     work = decode_work(model, batch, context)
     share = work.cache_bytes / work.num_bytes
-    print(t("eviction", batch=batch, context=context, share=share, kept=1 / (1 - 0.75 * share)))
+    faster = 1 / (1 - 0.75 * share)  # three quarters of the cache are not read
+    rows.append((batch, context, round(100 * share), f"{faster:.2f}"))
+head = ["batch", "tokens of each", "cache, % of the bytes that a step reads", "a quarter kept: times as fast, at most"]
+Table(head, rows, right=head[3:])
+
+# %% key="eviction" lang="zh"
+rows = []
+for batch, context in ((1, 4_096), (1, 131_072), (64, 4_096)):
+    work = decode_work(model, batch, context)
+    share = work.cache_bytes / work.num_bytes
+    faster = 1 / (1 - 0.75 * share)  # 四分之三的缓存不用读
+    rows.append((batch, context, round(100 * share), f"{faster:.2f}"))
+head = ["batch", "每条的 token", "缓存占一步所读字节的 %", "只留四分之一，最多快到几倍"]
+Table(head, rows, right=head[3:])
 
 # %% [markdown] key="eviction_read" lang="en"
-# Where the cache is most of what a step reads, that is with long texts or many sequences. At batch 1 and 4K tokens there is nothing to win, but quality to lose. (The last figure counts bytes alone, so it is an upper bound: [lesson 14](14_what_to_forget.ipynb).)
-# %% [markdown] key="eviction_read" lang="zh" src="baca3da5"
+# It pays when the cache is most of what a step reads, for example with long texts or many sequences. At batch 1 and 4K tokens there is hardly anything to gain, and quality to lose. (The last figure counts bytes alone, so it is an upper bound: [lesson 14](14_what_to_forget.ipynb).)
+# %% [markdown] key="eviction_read" lang="zh" src="eace9745"
 # 一步读的字节里缓存占大头时才值得，也就是文本长，或者序列多。batch 为 1、长 4K 时得不到什么好处，却会损失质量。（最后一个数只算字节，所以是上限，见[第 14 课](14_what_to_forget.ipynb)。）
 
 # %% [markdown] key="explain_text" lang="en"
@@ -308,8 +447,8 @@ explain("where_to_save")
 # |---|---|
 # | the catalogue does not have my model | `plan_memory("path/to/config.json", ...)`: any config of a known architecture does |
 # | the catalogue has no memory for my card | `gpu_bytes=torch.cuda.mem_get_info()[1]` instead of `gpu=` |
-# | my engine says another number | `minikv check-log server.log`: which terms differ |
-# %% [markdown] key="stuck" lang="zh" src="f86ed470"
+# | my engine says another number | `minikv check-log server.log` shows which terms differ |
+# %% [markdown] key="stuck" lang="zh" src="c8123d73"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |

@@ -1,4 +1,4 @@
-"""Appendix C: every question has its call, its printed answer, and a lesson that exists."""
+"""Appendix C: every question has its call, its answer in figures, and a lesson that exists."""
 
 import json
 import re
@@ -22,8 +22,8 @@ def cells(lang):
     return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
-def printed(cell):
-    return "".join("".join(output.get("text", [])) for output in cell["outputs"])
+def shown(cell):
+    return "".join("".join(output["data"]["text/plain"]) for output in cell["outputs"])
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
@@ -35,7 +35,7 @@ def test_the_questions_are_numbered_and_each_is_answered_by_the_next_cell(lang):
             numbers.append(int(found[0]))
             assert len(found) == 1
             assert answer["cell_type"] == "code"
-            assert re.search(r"\d", printed(answer)), "the answer is a number"
+            assert re.search(r"\d", shown(answer)), "the answer is a number"
             assert LINK.search("".join(read["source"])), "and a lesson explains it"
     assert numbers == list(range(1, len(numbers) + 1))
     assert 10 <= len(numbers) <= 15
