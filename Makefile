@@ -53,9 +53,10 @@ bench-vllm: setup
 results: setup
 	$(BIN)/python -m tools.results $(ARGS)
 
-# Generate and run the notebooks whose sources changed.
+# Generate and run the notebooks whose sources changed, and record for the site what their widgets show.
 notebooks: setup
 	$(BIN)/python -m tools.notebooks build $(ARGS)
+	$(BIN)/python -m tools.site.record
 
 # The notebooks and documents as pages, in build/site; ARGS=--serve shows them on this machine.
 site: $(SITE_READY)
@@ -67,7 +68,7 @@ stale: setup
 
 setup: $(READY)
 
-# What a reader needs, and no more. Whoever has [dev] has it.
+# What a reader needs, and no more; [dev] has it too.
 $(LAB_READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing minikv, torch and JupyterLab in $(VENV), this once: 2 to 10 minutes."
 	@echo "Linux: up to 4,000 MB to download and 6,500 on the disk, most of it for CUDA; a CPU build of torch: 500 and 2,200."

@@ -1,6 +1,6 @@
 """The lessons as a reader of Colab runs them: the wheel beside the versions that Colab has (``make test-colab``).
 
-    python -m tools.colab [02 10 ...] [--lang en] [--kind lesson ...] [--torch 2.13.0] [--python PATH]
+    python -m tools.colab [02 10 ...] [--lang en] [--kind lesson] [--torch 2.13.0] [--python PATH]
 
 An environment gets what constraints-colab.txt names; the wheel is installed there, alone and as the setup cell does it.
 It may replace nothing but plotly, since a runtime that has loaded a package keeps the old one; and the engine that the
@@ -44,8 +44,8 @@ class Outcome:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.colab", description=__doc__.splitlines()[0])
     parser.add_argument("lessons", nargs="*", help="as 02 or 02_how_many_bytes; all where none is named")
-    parser.add_argument("--kind", nargs="+", choices=list(KINDS), default=["lesson"])
-    parser.add_argument("--lang", nargs="+", choices=["en", "zh"], default=["en", "zh"])
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="lesson where none is named")
+    parser.add_argument("--lang", action="append", choices=["en", "zh"], help="both where none is named")
     parser.add_argument("--torch", help="another release of torch, with the triton that it wants")
     parser.add_argument("--python", default=None, help=f"the interpreter; Colab has {COLAB_PYTHON}")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time")
@@ -54,24 +54,24 @@ def main(arguments: list[str] | None = None) -> int:
         targets = open_course(ROOT).targets(tuple(options.lessons))
     except (SourceError, LookupError) as error:
         parser.error(error.args[0])
-    notebooks = [str(one.path) for one in targets if one.kind in options.kind and one.lang in options.lang]
+    kinds, languages = options.kind or ["lesson"], options.lang or ["en", "zh"]
+    notebooks = [str(one.path) for one in targets if one.kind in kinds and one.lang in languages]
     if not notebooks:
-        parser.error(f"no notebook of the kind {' or '.join(options.kind)} belongs to these lessons")
+        parser.error(f"no notebook of the kind {' or '.join(kinds)} belongs to these lessons")
     colab = Environment(ROOT / ".venv-colab", options.python or find_python())
     try:
         replaced = prepare(colab, options.torch)
     except subprocess.CalledProcessError as error:
         print(f"could not be prepared: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1
+    may = MAY_BE_REPLACED | ({"triton"} if options.torch else set())  # a CPU build of torch wants none
     for name, (had, has) in sorted(replaced.items()):
-        note = (
-            "" if name in MAY_BE_REPLACED else "  FAILED: a Colab session keeps the old one until it restarts"
-        )
+        note = "" if name in may else "  FAILED: a Colab session keeps the old one until it restarts"
         print(f"the wheel replaced {name} {had} by {has}{note}")
     outcomes = run(colab, notebooks, options.jobs)
     print(table(outcomes))
     failed = any(outcome.problems for outcome in outcomes.values())
-    return 1 if failed or replaced.keys() - MAY_BE_REPLACED else 0
+    return 1 if failed or replaced.keys() - may else 0
 
 
 def find_python() -> str:

@@ -24,6 +24,7 @@ GPU = "H200"  # of the table
 # What plans, and what the widget says: no ``__init__`` of the course, which imports what notebooks need.
 _OURS = (
     "minikv/*.py",
+    "minikv/blocks/*.py",
     "minikv/look/*.py",
     "minikv/look/*.css",
     "minikv/messages/*.toml",
@@ -32,17 +33,22 @@ _OURS = (
     "minikv/course/widgets/*.js",
     "minikv/course/widgets/*.css",
 )
-_SHARED = ("base", "budget_view", "fields", "form", "parts", "table")
+_SHARED = ("allocation_case", "base", "blocks", "budget_view", "fields", "form", "parts", "pool", "table")
 _WIDGETS = tuple(f"minikv/course/widgets/{name}.py" for name in (*_SHARED, *widgets.LIVE))
 _MOTION = tuple(
     f"minikv/course/motion/{name}.py" for name in ("paging_nano", "paging_states", "paging_view", "scene")
 )
 _NANO = tuple(f"minikv/nano/{name}.py" for name in ("__init__", "block_manager", "scheduler", "sequence"))
-_ALONE = (*_WIDGETS, *_MOTION, *_NANO, "minikv/blocks/pool.py")
-# Their own Python, in browser/; the last two stand for libraries that a notebook has.
-_PAGES = {"calculator": "calculator", "playground": "playground", "widgets": "widgets"} | dict.fromkeys(
-    ("anywidget", "traitlets"), "stand_in"
-)
+_ALONE = (*_WIDGETS, *_MOTION, *_NANO)
+# Their own Python, in browser/; the last three stand for libraries that a notebook has.
+_PAGES = {
+    "calculator": "calculator",
+    "playground": "playground",
+    "widgets": "widgets",
+    "anywidget": "stand_in",
+    "traitlets": "stand_in",
+    "numpy": "numbers",
+}
 _RICH = ("__init__.py", "_extension.py", "cells.py", "_unicode_data/*.py")  # how wide a letter is
 
 

@@ -113,11 +113,15 @@ class NotebookPage:
     def _widget(self, png: str, text: str, offered: Offered) -> str:
         """The picture of a widget, with what widgets.js needs to put the widget there."""
         data = json.dumps(offered.as_dict()).replace("<", "\\u003c")
-        size = f" {self.words['calculator_size'].format(size=self.size)}" if offered.live else ""
-        said = {name: escape(self.words[f"widget_{name}"]) for name in ("loading", "failed", "start")}
+        note = self.words["calculator_size"].format(size=self.size) if offered.live else ""
+        if offered.recorded:
+            note = self.words["widget_recorded"]
+        names = ("loading", "failed", "moment", "start")
+        said = {name: escape(self.words[f"widget_{name}"]) for name in names}
+        data_words = " ".join(f'data-{name}="{said[name]}"' for name in names[:-1])
         return (
-            f'<figure class="photo widget" data-loading="{said["loading"]}" data-failed="{said["failed"]}">'
-            f'<p hidden><button type="button" class="start">{said["start"]}</button>{size}</p>'
+            f'<figure class="photo widget" {data_words}>'
+            f'<p hidden><button type="button" class="start">{said["start"]}</button> {note}</p>'
             f'{self._wide(png, text)}<p class="state" role="status"></p>'
             f'<script type="application/json">{data}</script>'
             f"<figcaption>{self._said(text)}</figcaption></figure>"

@@ -89,9 +89,6 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
 
     The warm-up and ``context`` are cut to the model's positions.
     """
-    from minikv.cache import find_codec
-    from minikv.cache.layout import paged_layout
-
     tokens = state["warmup_tokens"]
     check_count("warmup_tokens", tokens)
     spec = CacheSpec.from_config(state["model"], tp=state["tp"])
@@ -106,7 +103,6 @@ def planned(state: Mapping[str, Any], context: int | None, batch: int | None) ->
         chunk=tokens,
         cuda_context_bytes=to_bytes("non_torch", state["non_torch"]),
     )
-    paged_layout(spec, find_codec(spec.kv_dtype))  # raises for layers that a paged cache cannot hold
     if any(layer.state_bytes for layer in spec.layers):
         raise ArgumentError("allocation_states", name=spec.name)
     context = min(context or DEFAULT_CONTEXT, most)

@@ -1,4 +1,4 @@
-"""Runs in the reader's browser: the answers of the widgets with controls. Everything crosses as JSON."""
+"""Runs in the reader's browser: what widgets with controls and the pool answer. Everything crosses as JSON."""
 
 import json
 from functools import cache
@@ -7,6 +7,7 @@ from typing import Any
 
 # File and class of each: their Python needs the standard library alone.
 LIVE = {
+    "allocation": "AllocationWidget",
     "budget": "BudgetWidget",
     "roofline": "RooflineWidget",
     "swap_cost": "SwapCostWidget",
@@ -19,6 +20,15 @@ def answer(asked: str) -> str:
     wanted = json.loads(asked)
     widget = _made(wanted["widget"], wanted["lang"], json.dumps(wanted["start"]))
     return json.dumps(widget._answer({**widget.state, **wanted["state"]}, wanted["lang"]), ensure_ascii=False)
+
+
+def pressed(asked: str) -> str:
+    """``{"lang", "start", "presses": [[button, sequence]]}`` to the steps of the pool, and the sequences to choose."""
+    wanted = json.loads(asked)
+    pool = import_module("minikv.course.widgets.pool").PoolWidget(wanted["lang"], **wanted["start"])
+    for press in wanted["presses"]:
+        pool.act(*press)
+    return json.dumps({"frames": pool.frames, "targets": pool.targets}, ensure_ascii=False)
 
 
 @cache
