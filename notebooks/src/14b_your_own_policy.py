@@ -7,14 +7,14 @@
 # en = "Can you choose better?"
 # zh = "你能选得更好吗？"
 # [t4]
-# en = "The models are tiny and computed by the CPU, beside a T4 too. The numbers are the same."
+# en = "The models are tiny, so the CPU computes them, even where there is a T4. The numbers are the same."
 # zh = "模型很小，一律由 CPU 计算，有 T4 也一样。看到的数字相同。"
 
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# **Which tokens would you keep?** A cache may hold 14 of the 49 tokens below in each layer. The text hides six facts, a name and a city each, and questions about them come later. H2O and KeyDiff, two policies of [lesson 14](14_what_to_forget.ipynb), have chosen. Can you write a dozen lines that choose better?
-# %% [markdown] key="question" lang="zh" src="a07821ef"
+# **Which tokens would you keep?** A cache may hold 14 of the 49 tokens below in each layer. The text hides six facts, a name and a city each, and questions about them come later. H2O and KeyDiff, two policies of [lesson 14](14_what_to_forget.ipynb), have made their choice. Can you write a dozen lines that choose better?
+# %% [markdown] key="question" lang="zh" src="0c39a094"
 # ## 问题
 #
 # **换成你，会留哪些 token？** 下面这篇文本有 49 个 token，每层的缓存只放得下 14 个。文本里藏着六条事实，每条是一个人名加一个城市，稍后会被问到。[第 14 课](14_what_to_forget.ipynb)的两种策略 H2O 和 KeyDiff 已经各自选好。你写十来行代码，能选得更好吗？
@@ -52,15 +52,15 @@ traces = {name: trace_eviction(model, text, policy=policy, **sizes) for name, po
 show(kept_tokens(traces, words, "zh", facts=facts))
 
 # %% [markdown] key="able" lang="en"
-# H2O keeps what the text has looked at so far, and in the second layer no fact is among it. KeyDiff keeps keys that differ from the rest, so 8 of its 14 tokens there are words of facts.
+# H2O keeps the tokens that have got the most attention so far, and in the second layer none of them belongs to a fact. KeyDiff keeps keys that differ from the rest, so in the same layer 8 of its 14 tokens belong to facts.
 #
 # After this lesson you can
-# - **place** the next token rightly after an eviction;
+# - **give** the next token the right position after an eviction;
 # - **measure** whether your model needs its first tokens;
-# - **write** a policy of your own and judge it beside a known one.
+# - **write** a policy of your own and compare it with known ones.
 #
 # You need [lesson 14](14_what_to_forget.ipynb): the model, its 24 facts and the questions after the eviction are the same.
-# %% [markdown] key="able" lang="zh" src="3c94e14b"
+# %% [markdown] key="able" lang="zh" src="838d72ed"
 # H2O 留下的，是文本到目前为止看得最多的 token，在第二层，其中没有一个属于事实。KeyDiff 留下的，是与其他 token 差别大的 key，所以在同一层，14 个 token 里有 8 个属于事实。
 #
 # 学完本课，你能够：
@@ -73,18 +73,18 @@ show(kept_tokens(traces, words, "zh", facts=facts))
 # %% [markdown] key="break_positions" lang="en"
 # ## Positions from the length
 #
-# Where does the next token go after an eviction? Its position is the number of tokens of the text *so far*. But a program that asks its cache "how many tokens do you have?" gets only those that are left.
-# %% [markdown] key="break_positions" lang="zh" src="3af9c53a"
+# Where does the next token go after an eviction? Its position is the number of tokens of the text *so far*. But a program that asks its cache "how many tokens do you have?" gets only those that are left. For example, after a text of 193 tokens of which 48 are left, the next token has position 193, not 48.
+# %% [markdown] key="break_positions" lang="zh" src="415f27a3"
 # ## 把长度当成位置
 #
-# 淘汰之后，下一个 token 的位置是多少？应当是**到目前为止**文本的 token 数。可是有的程序去问缓存“你有多少个 token”，得到的只是还剩多少个。
+# 淘汰之后，下一个 token 的位置是多少？应当是**到目前为止**文本的 token 数。可是有的程序去问缓存“你有多少个 token”，得到的只是还剩多少个。例如文本已有 193 个 token，缓存只剩 48 个，那么下一个 token 的位置是 193，不是 48。
 
 # %% key="predict_off"
 predict("positions_off", ...)
 
 # %% [markdown] key="positions_task" lang="en"
-# Does that matter? Here a text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer tells its fact again. StreamingLLM keeps 48 tokens of 257, so from the first eviction on the cache's length is always 48. There is also a third way: rotate the kept keys again at every step, so that they count 0, 1, 2, ... With those, 48 is right.
-# %% [markdown] key="positions_task" lang="zh" src="46c37b15"
+# Does that matter? Here a text goes on and on, token by token: 8 facts, then questions about them, again and again, and each answer states its fact once more. StreamingLLM keeps 48 tokens of 257, so from the first eviction on the cache's length is always 48. There is also a third way: rotate the kept keys again at every step, so that they count 0, 1, 2, ... With those, 48 is right.
+# %% [markdown] key="positions_task" lang="zh" src="548adbc7"
 # 这要紧吗？下面的文本不断往下走，每次一个 token。先是 8 条事实，然后反复提问，每次回答又把事实说一遍。StreamingLLM 在 257 个 token 里留 48 个，所以从第一次淘汰起，缓存的长度一直是 48。还有第三种做法：每一步都把留下的 key 重新旋转，让它们从 0、1、2 数起，这时 48 就是对的。
 
 # %% key="break_positions_code" lang="en" tags="hardware"
@@ -130,15 +130,15 @@ for name, place, positions in (
 Table(["下一个 token 的位置", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="break_positions_read" lang="en"
-# **The tokens are the same, the kept set is the same, no error is raised, and the share of right answers falls from 69.7 % to 12.7 %.** A new key that is rotated to a place that is taken tells the next query a wrong distance, and in this model a fact is a word and the word *before* it.
+# **The tokens and the kept set are the same and no error is raised, but the right answers fall from 69.7 % to 12.7 %.** If a new key is rotated to a position that another key has already, the next query sees a wrong distance. That matters in this model, because a fact is a word together with the word *before* it.
 # So the layers of the package count two things. `get_seq_length()` says how long the text is, and `resident` says how many tokens are left. Length is not position.
 #
-# (The third way, `positions="reindexed"`, is right as well. Here it guesses the ordinary words even better, but it answers no more.)
+# (The third way, `positions="reindexed"`, is right as well. Here it guesses the ordinary words even better, but it doesn't answer more questions.)
 #
 # ## Without sinks
 #
 # For StreamingLLM the first four tokens decide everything: without them the perplexity of large models explodes. We try three policies on this model, with 0, 1 and 4 sinks, and 48 tokens in all:
-# %% [markdown] key="break_positions_read" lang="zh" src="e38548c0"
+# %% [markdown] key="break_positions_read" lang="zh" src="ebf73097"
 # **token 相同，留下的也相同，哪里都没有报错，答对的却从 69.7% 掉到 12.7%**。新的 key 如果转到一个已被占用的位置，下一个 query 看到的距离就是错的；而在这个模型里，一条事实就是一个词和它**前面**的那个词。
 # 所以本包的层要记两个数：`get_seq_length()` 是文本的长度，`resident` 是还剩多少个 token。长度不等于位置。
 #
@@ -178,12 +178,12 @@ Table(["策略", "n_sink", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="break_sinks_read" lang="en"
 # **Nothing breaks.** KeyDiff answers 96.9 % with 0, 1 or 4 sinks (of 10 texts; with the 20 of [lesson 14](14_what_to_forget.ipynb) it was 96.6 %): the room that the first tokens leave serves other tokens as well. The first table of [lesson 14](14_what_to_forget.ipynb) suggested it, since this model puts only a tenth of its attention there.
-# This doesn't show that sinks are a myth. It doesn't show that `n_sink=4` helps, either. Measure how much attention your own model puts on its first token. (Some models have the sink built in: gpt-oss has learned a number for each head that takes part in the softmax, so it needs no token for it.)
+# This doesn't show that sinks are a myth. It doesn't show that `n_sink=4` helps, either. Measure how much attention your own model puts on its first token. (Some models have the sink built in. gpt-oss, for example, has learned one number for each head that takes part in the softmax, so it needs no token for that.)
 #
 # ## A policy of your own
 #
-# A policy is one method. It gives each token of each head a number, and the tokens with the larger numbers stay. It looks at a `View`: keys and values as cached, the attention so far (`state`, if the policy says that it needs it), what the last queries looked at, and the positions. A second method may share out the budget among the layers.
-# %% [markdown] key="break_sinks_read" lang="zh" src="10c1deb3"
+# A policy is one method. It gives each token of each head a number, and the tokens with the larger numbers stay. It looks at a `View`: keys and values as cached, the attention so far (`state`, if the policy says that it needs it), what the last queries looked at, and the positions. A second method may divide the budget among the layers.
+# %% [markdown] key="break_sinks_read" lang="zh" src="f1506ff8"
 # **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%（这里是 10 篇文本，[第 14 课](14_what_to_forget.ipynb)用了 20 篇，是 96.6%），因为最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪，因为这个模型放在那里的注意力只有一成左右。
 # 这不能证明汇点不存在，也不能证明 `n_sink=4` 有用。先测量你自己的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，所以不需要用某个 token 来充当。）
 #
@@ -195,8 +195,8 @@ Table(["策略", "n_sink", "答对，%", "困惑度"], rows)
 predict("second_layer", ...)
 
 # %% [markdown] key="split_task" lang="en"
-# Do both layers of this model need the same? Here is a KeyDiff that shares out its budget unequally. Before you run the cells: which of the two layers would you give more?
-# %% [markdown] key="split_task" lang="zh" src="086c0283"
+# Do both layers of this model need the same? Here is a KeyDiff that can divide its budget unequally. Before you run the cells: which of the two layers would you give more?
+# %% [markdown] key="split_task" lang="zh" src="50a65f13"
 # 这个模型的两层，需要的一样多吗？下面的 KeyDiff 可以不平均地分配预算。运行之前先想一想：你会给哪一层多一些？
 
 # %% key="own" lang="en" tags="hardware"
@@ -260,8 +260,8 @@ head = ["留下，%", "给第 0 层，%", "答对，%", "困惑度"]
 Table(head, [(100 * kept, 100 * first, 100 * score.share, score.perplexity) for (kept, first), score in scores.items()])
 
 # %% [markdown] key="own_read" lang="en"
-# KeyDiff itself shares out equally, 50 % on the axis. **The more goes to the second layer, the more answers: with a tenth kept, they rise from 2.5 % to 86.9 %.** Here are both choices side by side, in the text of the beginning:
-# %% [markdown] key="own_read" lang="zh" src="b2734408"
+# KeyDiff itself gives both layers the same budget, which is 50 % on the axis. **The more of the budget goes to the second layer, the more questions are answered: with a tenth kept, 86.9 % instead of 2.5 %.** Here are both choices, in the text of the beginning:
+# %% [markdown] key="own_read" lang="zh" src="d957888d"
 # KeyDiff 原本是两层平分，即横轴上的 50%。**分给第二层的越多，答对的越多：留 10% 时，从 2.5% 升到 86.9%**。在开头那篇文本里，把两种选择并排放在一起：
 
 # %% key="own_kept" lang="en"
@@ -279,15 +279,15 @@ show(kept_tokens(traces, words, "zh", facts=facts))
 # %% [markdown] key="own_why" lang="en"
 # With all heavy hitters in the second layer, `2 + 4 + 2 × 8 = 22` tokens stay there, all 12 words of the facts among them. The first layer keeps its 2 sinks and its window of 4, and nothing else.
 #
-# Why is that enough? We look at two kinds of words in a text: a city, whose name stands before it, and later the name in a question.
-# %% [markdown] key="own_why" lang="zh" src="1cc421cc"
+# Why is that enough? Look at two kinds of words in a text: a city, which stands right after its name, and the same name in a later question.
+# %% [markdown] key="own_why" lang="zh" src="e39dabde"
 # 把重要 token 的预算全给第二层，那里就留下 `2 + 4 + 2 × 8 = 22` 个 token，事实的 12 个词全在其中；第一层只剩 2 个汇点和 4 个近期 token。
 #
 # 为什么这样就够了？在一篇文本里看两种词。一种是城市，前面紧挨着人名；另一种是后来提问里的人名。
 
 # %% key="circuit" lang="en"
 [document] = recall_documents(1, seed=1)
-whole = torch.from_numpy(document.tokens)[None]
+whole = torch.from_numpy(document.tokens)[None]  # [1, T]
 model.set_attn_implementation("eager")
 with torch.no_grad():
     looks = [each[0] for each in model(whole, output_attentions=True).attentions]  # a layer: [heads, T, T]
@@ -297,7 +297,7 @@ cities = torch.tensor([question.source for question in document.questions])
 
 # %% key="circuit" lang="zh"
 [document] = recall_documents(1, seed=1)
-whole = torch.from_numpy(document.tokens)[None]
+whole = torch.from_numpy(document.tokens)[None]  # [1, T]
 model.set_attn_implementation("eager")
 with torch.no_grad():
     looks = [each[0] for each in model(whole, output_attentions=True).attentions]  # 每层 [头, T, T]
@@ -311,6 +311,7 @@ from minikv.course.charts import bars
 steps = {"a city to the name before it": (cities, cities - 1), "a question's name to its city": (names, cities)}
 heads = [f"layer {layer}, head {head}" for layer in range(2) for head in range(4)]
 shares = {
+    # each [4 heads, T, T] at (query, key) pairs: [4, pairs], and their mean: [4]
     step: [round(100 * float(share), 1) for each in looks for share in each[:, queries, keys].mean(1)]
     for step, (queries, keys) in steps.items()
 }
@@ -322,22 +323,24 @@ from minikv.course.charts import bars
 steps = {"城市看前面的人名": (cities, cities - 1), "提问的人名看它的城市": (names, cities)}
 heads = [f"第 {layer} 层，头 {head}" for layer in range(2) for head in range(4)]
 shares = {
+    # 从 each [4 个头, T, T] 里按（query, key）对取值：[4, 对数]，再平均：[4]
     step: [round(100 * float(share), 1) for each in looks for share in each[:, queries, keys].mean(1)]
     for step, (queries, keys) in steps.items()
 }
 show(bars(heads, shares, x="query 头的注意力，平均", unit="%"))
 
 # %% [markdown] key="circuit_read" lang="en"
-# In the first layer one head of the city looks at the word before it, the name, with 90.4 % of its attention. So in the second layer the city's key carries that name, and there the question finds it. (Such a pair is called an **induction head**, [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).) When the question comes, the first layer is no longer asked about the city, so it needs its window and little else.
+# In the first layer, one head gives 90.4 % of a city's attention to the word before it, the name. So in the second layer the city's key carries that name, and there the question finds it. (Such a pair is called an **induction head**, [Olsson et al., 2022](https://arxiv.org/abs/2209.11895).) When the question comes, the first layer doesn't look for the city any more, so it needs its window and little else.
 #
-# So a dozen lines answer more than all policies of [lesson 14](14_what_to_forget.ipynb). Three remarks:
+# So a dozen lines answer more questions than all policies of [lesson 14](14_what_to_forget.ipynb). Three remarks:
 #
-# - We chose the share by looking at this model's answers to these texts. Choose on some texts, judge on others, and choose again for another model.
+# - We chose the division by looking at this model's answers to these texts. Choose on some texts, judge on others, and choose again for another model.
 # - Watch the ordinary words too: at 25 % their perplexity falls from 14.7 to 8.36, but at 10 % it rises from 38.5 to 51.4.
 # - Layers that keep different numbers need a block table each.
 #
-# The package finds such a share without looking at answers. `Echo` takes the query that the model made of each word, and asks it again as if the word came up later. It computes how much of that query's attention would go to the token behind the word, and this probability is the token's score. These scores are probabilities, which mean the same in all layers. So one pass over a few *other* texts tells in which layers the best of them lie, and `Fitted` shares out the budget by that:
-# %% [markdown] key="circuit_read" lang="zh" src="c6a7e701"
+# The package finds such a division without looking at answers. `Echo` takes the query that the model made of each word, and asks it again as if the word came up later. For example, in a text with `ben oslo` it supposes that `ben` appears once more. The score of `oslo` is the share of attention that the query of `ben` would then give it.
+# These scores are probabilities, so they mean the same in all layers. One pass over a few *other* texts is enough to see which layers have the highest ones, and `Fitted` divides the budget accordingly:
+# %% [markdown] key="circuit_read" lang="zh" src="a6326ac5"
 # 在第一层，城市的一个头把 90.4% 的注意力放在前面的词，也就是人名上。所以到了第二层，城市的 key 里已经带着那个人名，提问就在那里找到它。（这种配合叫**归纳头**，induction head，[Olsson 等，2022](https://arxiv.org/abs/2209.11895)。）问题来的时候，不会再去第一层查那个城市，所以第一层只需要近期窗口，此外几乎什么也不要。
 #
 # 也就是说，十来行代码，答对的就比[第 14 课](14_what_to_forget.ipynb)里所有的策略都多。不过有三点要说明：
@@ -346,7 +349,7 @@ show(bars(heads, shares, x="query 头的注意力，平均", unit="%"))
 # - 普通的词也要看，留 25% 时，它们的困惑度从 14.7 降到 8.36；留 10% 时，却从 38.5 升到 51.4。
 # - 各层留的个数不同，就得每层一张块表。
 #
-# 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍；这次的注意力有多少会落到紧跟在这个词后面的 token 上，这个概率就是那个 token 的得分。得分都是概率，在各层的含义相同，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
+# 本包不看答案，也能找到这样的分法。`Echo` 拿模型为每个词算出的 query，当作这个词后来又出现了，再问一遍。例如文本里有 `ben oslo`，就假设 `ben` 再次出现，看它的 query 有多少注意力会落在 `oslo` 上，这就是 `oslo` 的得分。得分都是概率，在各层的含义相同，所以只要在几篇**别的**文本上算一遍，就知道得分最高的都在哪些层，`Fitted` 就照此分配预算：
 
 # %% key="found" lang="en" tags="hardware"
 from minikv.course.lessons.l14.recall_chart import recall_chart
@@ -369,19 +372,19 @@ points = list(curve(model, found, settings, count=20, scope="head"))
 show(recall_chart(points, "zh", perplexity=True))
 
 # %% [markdown] key="found_read" lang="en"
-# `Echo` was not told where the facts are, and it has seen no answer. Fitted, it answers more than the half-and-half KeyDiff at both shares; at 10 % it too pays with the ordinary words. And what it knows is how *this* model recalls, one token after another. In a model that recalls in another way it may be worth nothing.
+# `Echo` was not told where the facts are, and it has seen no answer. With its budget fitted to the layers, it answers more questions than the equally divided KeyDiff at both shares. At 10 % it, too, guesses ordinary words worse. And what it knows is how *this* model recalls, one token after another. In a model that recalls in another way it may be worth nothing.
 #
 # ## Recap
 #
-# - The next token stands behind the *text*. At the cache's length, 48 of 257, right answers fell from 69.7 % to 12.7 %, without an error.
+# - The position of the next token is the length of the *text*. With the cache's length (48 of 257) right answers fell from 69.7 % to 12.7 %, without an error.
 # - This model doesn't need its first tokens: with 4 sinks or none, KeyDiff answers 96.9 %.
 # - Where the budget goes can matter more than the score. With a tenth kept, KeyDiff answers 51.2 % with equal layers, and 86.9 % with all heavy hitters in the second.
-# - `Fitted(Echo(), by=Echo())` finds such a share from other texts, and answers 95.3 % there.
+# - `Fitted(Echo(), by=Echo())` finds such a division from other texts, and answers 95.3 % with a tenth kept.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="found_read" lang="zh" src="e37cedc3"
+# %% [markdown] key="found_read" lang="zh" src="aa21c6f8"
 # `Echo` 事先不知道事实在哪里，也没有见过答案。按层分好预算之后，两种比例下都比平分的 KeyDiff 答对得多；只是留 10% 时，它同样在普通的词上付出了代价。而且它所知道的，是**这个**模型怎样一个 token 接着一个 token 地回忆。换一个回忆方式不同的模型，它也许毫无用处。
 #
 # ## 本课小结
@@ -424,8 +427,8 @@ explain("why_true_positions")
 # ## What comes next
 #
 # So far every head had its own K and V. A model with latents has one row a token for all heads together: there is nothing to choose for each head, and the scores have to be computed in another way.
-# [Lesson 15](15_eviction_on_mla.ipynb) evicts there, in a paged cache whose blocks really go back.
-# %% [markdown] key="next" lang="zh" src="68e270b8"
+# [Lesson 15](15_eviction_on_mla.ipynb) evicts there, in a paged cache that really gives its blocks back.
+# %% [markdown] key="next" lang="zh" src="194bcfb4"
 # ## 下一课
 #
 # 到这里，每个头都有自己的 K 和 V。用潜在向量的模型，一个 token 只有一行，所有头共用，没有“各头各选”这回事，得分也得换个办法来算。

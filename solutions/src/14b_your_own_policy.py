@@ -15,8 +15,8 @@
 # - `view.window_probs` [B, H, S]: what the last 16 queries gave it
 # - `view.positions` [B, H, S]; and `view.layer`, `view.num_layers`
 #
-# It passes if at least three of four questions are answered in every run. The check shows that number as *enough to pass*; beside it stands what the reference answers, which you need not reach. A random choice gets about one of three. (The check runs the model 30 times, with other texts, so it takes some seconds.)
-# %% [markdown] key="own_task" lang="zh" src="60d834d3"
+# It passes if at least three of four questions are answered in every run. The check shows that number as *enough to pass*. Next to it stands what the reference answers, which you need not reach. A random choice answers about one of three. (The check runs the model 30 times, each time with other texts, so it takes some seconds.)
+# %% [markdown] key="own_task" lang="zh" src="187586cc"
 # ## 14b.1 自己的策略
 #
 # 模型读两篇文本，每篇 193 个 token，24 条事实。tiny-gqa 的每个 KV 头留 48 个 token：4 个汇点、最后 12 个，还有 32 个由**你**来选。选完之后才提问。
@@ -36,9 +36,9 @@ import torch
 
 def score(view) -> torch.Tensor:
     ### BEGIN SOLUTION
-    keys = torch.nn.functional.normalize(view.keys, dim=-1)
-    typical = keys.mean(2, keepdim=True)
-    return -torch.nn.functional.cosine_similarity(keys, typical, dim=-1)
+    keys = torch.nn.functional.normalize(view.keys, dim=-1)  # [B, H, S, D]
+    typical = keys.mean(2, keepdim=True)  # [B, H, 1, D]
+    return -torch.nn.functional.cosine_similarity(keys, typical, dim=-1)  # [B, H, S]
     ### END SOLUTION
 
 
