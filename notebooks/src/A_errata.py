@@ -117,11 +117,13 @@ Table(["编号", "文档", "条目"], rows, lines=[f"合计：{len(errata())}"])
 
 # %% key="entry" lang="en"
 entry = erratum("003-01")
-print(entry.text("en"), f"value() = {entry.value():,}", sep="\n")
+rows = [[mark, told.in_("en")] for mark, told in zip("-+=", (entry.claim, entry.correct, entry.why))]
+Table(["", f"{entry.document}, {entry.section}"], [*rows, ["value()", f"{entry.value():,}"]], title=entry.id)
 
 # %% key="entry" lang="zh"
 entry = erratum("003-01")
-print(entry.text("zh"), f"value() = {entry.value():,}", sep="\n")
+rows = [[mark, told.in_("zh")] for mark, told in zip("-+=", (entry.claim, entry.correct, entry.why))]
+Table(["", f"{entry.document}, {entry.section}"], [*rows, ["value()", f"{entry.value():,}"]], title=entry.id)
 
 # %% [markdown] key="predict_text" lang="en"
 # ## Predict
@@ -208,8 +210,8 @@ rows = [["预算", 34_359_738_368 / GIB], ["实际分配", erratum("003-05").val
 Table(["", "GiB"], [[what, f"{gib:.1f}"] for what, gib in rows], right=["GiB"], lines=["块数：299,680"])
 
 # %% [markdown] key="factor_rows_text" lang="en"
-# Document 001 has a table of lengths. It computes its bytes with 2.4 for a block of 2.5 MiB, and it did not divide to get its numbers of sequences. Its pool has 10,800 blocks, so with 256 blocks each `10,800 // 256 = 42` sequences fit, and not "50+":
-# %% [markdown] key="factor_rows_text" lang="zh" src="0f1043d9"
+# Document 001 has a table of lengths. It computes the bytes with 2.4 for a block of 2.5 MiB, and its numbers of sequences come from no division at all. Its pool has 10,800 blocks, so with 256 blocks each `10,800 // 256 = 42` sequences fit, and not "50+":
+# %% [markdown] key="factor_rows_text" lang="zh" src="4c98d4fa"
 # 文档 001 有一张按长度列的表。每块 2.5 MiB，它按 2.4 算；能放的序列数则根本没有除。它的块池有 10,800 块，每条序列 256 块时，放得下 `10,800 // 256 = 42` 条，而不是“50+”：
 
 # %% key="factor_rows" lang="en"
@@ -317,8 +319,8 @@ show(errata_table("zh", slip="unit"))
 # %% [markdown] key="neighbour" lang="en"
 # ## A number that contradicts its neighbour
 #
-# You can find these without knowing anything about GPUs. Take two numbers that stand beside each other and ask whether both can be true.
-# %% [markdown] key="neighbour" lang="zh" src="0c7923fd"
+# You can find these without knowing anything about GPUs. Take two numbers that stand next to each other and ask whether both can be true.
+# %% [markdown] key="neighbour" lang="zh" src="8f376185"
 # ## 与旁边的数矛盾
 #
 # 这一类不需要懂 GPU。取相邻的两个数，问一句，它们能同时成立吗？
@@ -535,8 +537,8 @@ model.set_attn_implementation("sdpa")
 Table(["", "无填充", "有填充"], rows)
 
 # %% [markdown] key="sdpa_text" lang="en"
-# **5. A patch that reads the attention probabilities.** Fused attention never has them, so SDPA returns `None` in their place. It does write something else to memory: the log-sum-exp of every row.
-# %% [markdown] key="sdpa_text" lang="zh" src="a61116ee"
+# **5. A patch that reads the attention probabilities.** Fused attention never builds this matrix, so SDPA returns `None` where it would be. It does write something else to memory: the log-sum-exp of every row.
+# %% [markdown] key="sdpa_text" lang="zh" src="b6b1d2d5"
 # **5. 读取注意力概率的补丁。** 融合的注意力从不生成这个矩阵，所以 SDPA 在那个位置返回 `None`。它倒是会往显存里写另一样东西，也就是每一行的 log-sum-exp。
 
 # %% key="sdpa-returns" lang="en"
@@ -550,7 +552,7 @@ module = SimpleNamespace(is_causal=True, num_key_value_groups=1)
 out, weights = sdpa_attention_forward(module, q, q, q, attention_mask=None)
 fused, log_sum_exp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
 rows = [["SDPA", str(tuple(out.shape)), str(weights)], ["fused kernel", str(tuple(fused.shape)), str(tuple(log_sum_exp.shape))]]
-Table(["", "output", "beside it"], rows)
+Table(["", "output", "returned as well"], rows)
 
 # %% key="sdpa-returns" lang="zh"
 # sdpa-returns
@@ -566,8 +568,8 @@ rows = [["SDPA", str(tuple(out.shape)), str(weights)], ["融合 kernel", str(tup
 Table(["", "输出", "另外返回"], rows)
 
 # %% [markdown] key="position_text" lang="en"
-# **6. An eviction that slices K and V and nothing else.** Afterwards the cache is shorter than the sequence. A forward that is given no positions asks the cache, and gets a wrong one. Here 100 tokens are cut to 24, so the next token is number 100:
-# %% [markdown] key="position_text" lang="zh" src="5c1ed199"
+# **6. An eviction that slices K and V and nothing else.** Afterwards the cache is shorter than the sequence. A forward that gets no positions asks the cache, and the answer is wrong. Here 100 tokens are cut to 24, so the next token is number 100:
+# %% [markdown] key="position_text" lang="zh" src="a4910edd"
 # **6. 只切 K 和 V、别的都不管的淘汰。** 之后缓存比序列短，而没有拿到位置的前向计算会去问缓存，得到的位置就是错的。下面把 100 个 token 切到 24 个，下一个 token 应当是第 100 号：
 
 # %% key="length-is-not-position" lang="en"
@@ -579,7 +581,7 @@ keep = torch.cat([torch.arange(4), torch.arange(80, 100)])
 with torch.no_grad():
     model(torch.arange(100)[None] % 97, past_key_values=cache)
     for layer in cache.layers:
-        layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]
+        layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]  # [1, 2, 24, 16]
     given = [{}, *({"position_ids": torch.tensor([[place]])} for place in (24, 100))]
     default, *others = [model(torch.tensor([[7]]), past_key_values=deepcopy(cache), **each).logits for each in given]
 rows = [[place, torch.equal(default, logits)] for place, logits in zip((24, 100), others)]
@@ -595,7 +597,7 @@ keep = torch.cat([torch.arange(4), torch.arange(80, 100)])
 with torch.no_grad():
     model(torch.arange(100)[None] % 97, past_key_values=cache)
     for layer in cache.layers:
-        layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]
+        layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]  # [1, 2, 24, 16]
     given = [{}, *({"position_ids": torch.tensor([[place]])} for place in (24, 100))]
     default, *others = [model(torch.tensor([[7]]), past_key_values=deepcopy(cache), **each).logits for each in given]
 rows = [[place, torch.equal(default, logits)] for place, logits in zip((24, 100), others)]
@@ -626,8 +628,8 @@ head = ["token", "看得到它的 query", "得到的注意力"]
 Table(head, rows, right=head[2:])
 
 # %% [markdown] key="indexer_text" lang="en"
-# **8. "Every tensor in a cache has four dimensions."** Models with sparse attention, such as DeepSeek-V3.2 and GLM-5, keep a third tensor a layer, and it has three:
-# %% [markdown] key="indexer_text" lang="zh" src="339773df"
+# **8. "Every tensor in a cache has four dimensions."** Models with sparse attention, such as DeepSeek-V3.2 and GLM-5, keep a third tensor in each layer, and it has three dimensions:
+# %% [markdown] key="indexer_text" lang="zh" src="dbd308cd"
 # **8. “缓存里的张量都是 4 维”。** DeepSeek-V3.2、GLM-5 这类稀疏注意力模型每层还有第三个张量，只有 3 维：
 
 # %% key="indexer-keys" lang="en"
@@ -647,8 +649,8 @@ indexed.update_indexer(torch.zeros(1, 5, 128))
 tuple(indexed.indexer_keys.shape), CacheSpec.from_config("GLM-5").layers[0].index_bytes // 2  # 每个数 2 字节
 
 # %% [markdown] key="waiting_text" lang="en"
-# **9. A right sum on a wrong input.** A GPU that can do 200 FLOP in the time of one byte waits 95 % of its time if each byte brings 10 FLOP of work. But decode attention in 16 bit brings 1 ([lesson 04](04_the_roofline.ipynb)):
-# %% [markdown] key="waiting_text" lang="zh" src="3a9c5a8a"
+# **9. A right calculation with a wrong input.** Suppose that a GPU does 200 FLOP in the time in which it reads one byte. If each byte brings only 10 FLOP of work, it waits 95 % of its time. But decode attention in 16 bits brings 1 FLOP a byte ([lesson 04](04_the_roofline.ipynb)):
+# %% [markdown] key="waiting_text" lang="zh" src="5a137b90"
 # **9. 算术没错，输入错了。** 如果 GPU 读一个字节的时间能做 200 FLOP，而每个字节只带来 10 FLOP 的计算，它就有 95% 的时间在等。可是 16 位的解码注意力每个字节只带来 1 FLOP（[第 04 课](04_the_roofline.ipynb)）：
 
 # %% key="waiting" lang="en"
@@ -687,8 +689,8 @@ rows = [["这个循环", str(loop), len(loop)], ["slot_mapping", str(manager.slo
 Table(["", "槽位", "个数"], rows)
 
 # %% [markdown] key="short_text" lang="en"
-# **11. `total * util - peak`,** offered as a simpler form of `total * util - used - peak + current`. It leaves out what is taken on the GPU outside torch. At 0.9 the tenth of the card that is kept free hides the error. Raise one parameter, `utilization`, and it shows. (All terms are GB. The 1.79 GiB that a log showed outside torch are converted first.)
-# %% [markdown] key="short_text" lang="zh" src="ef40290d"
+# **11. `total * util - peak`,** offered as a simpler form of `total * util - used - peak + current`. It leaves out the memory that is taken outside torch. With a `utilization` of 0.9 the tenth of the card that is kept free hides the error. Raise `utilization`, and it shows. (All terms are in GB. The 1.79 GiB that a log showed outside torch are converted first.)
+# %% [markdown] key="short_text" lang="zh" src="7517974a"
 # **11. `total * util - peak`，** 说是 `total * util - used - peak + current` 的简化。它漏掉了 GPU 上 torch 之外的占用。`utilization` 为 0.9 时，留空的一成显存掩盖了错误；把它调高，错误就露出来。（各项统一用 GB；某份日志里 torch 之外占 1.79 GiB，先换算。）
 
 # %% key="break_short_form" lang="en"
@@ -722,8 +724,8 @@ show(errata_table("zh", slip="scope"))
 #
 # `peak`, `used`, `utilization`, `block`: each of these words has one meaning, and each was given another.
 #
-# Take the life of a card with 80 GB, counted in GB that torch has allocated. The weights take 35. A warm-up adds 10 and gives them back. (Where there is a GPU, the second cell repeats this with 70 and 20 MiB.)
-# %% [markdown] key="definition" lang="zh" src="91f5f65b"
+# Follow a card with 80 GB, counted in GB that torch has allocated. The weights take 35. A warm-up adds 10 and gives them back. (Where there is a GPU, the second cell measures this with 70 and 20 MiB.)
+# %% [markdown] key="definition" lang="zh" src="2e80d6f7"
 # ## 定义弄错
 #
 # `peak`、`used`、`utilization`、`block`：每个词只有一个意思，却都被当成过别的。
@@ -762,7 +764,8 @@ rows = [
 ]
 Table(["", "GB"], rows)
 
-# %% key="peak_measured" tags="hardware"
+# %% key="peak_measured" tags="hardware" lang="en"
+rows = []
 if torch.cuda.is_available():
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -771,9 +774,23 @@ if torch.cuda.is_available():
     del activations
     free, total = torch.cuda.mem_get_info()
     current, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
-    print(t("gpu_peak", current=current / MIB, peak=peak / MIB, outside=(total - free - current) / MIB))
-else:
-    print(t("no_gpu"))
+    rows.append([f"{each / MIB:,.0f}" for each in (current, peak, total - free - current)])
+head = ["current (MiB)", "peak (MiB)", "used - current (MiB)"]
+Table(head, rows, right=head, lines=[] if rows else ["no GPU here: the figures above are all"])
+
+# %% key="peak_measured" tags="hardware" lang="zh"
+rows = []
+if torch.cuda.is_available():
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    weights = torch.empty(70 * MIB, dtype=torch.uint8, device="cuda")
+    activations = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+    del activations
+    free, total = torch.cuda.mem_get_info()
+    current, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+    rows.append([f"{each / MIB:,.0f}" for each in (current, peak, total - free - current)])
+head = ["current (MiB)", "peak (MiB)", "used - current (MiB)"]
+Table(head, rows, right=head, lines=[] if rows else ["这里没有 GPU：看上面的数字即可"])
 
 # %% [markdown] key="definition_means" lang="en"
 # The table shows four things:
@@ -783,10 +800,10 @@ else:
 # - `used` and `peak` both hold the weights. Without `+ current` the 35 GB are subtracted twice.
 # - `utilization` limits everything: 72 GB, of which the cache gets what is left.
 #
-# Here `used` equals `current`, because nothing else runs. On a real GPU it is larger by the CUDA context, other processes, and what the allocator keeps for later. None of that is fragmentation of live tensors, and none of it is history.
+# Here `used` equals `current`, because nothing else runs. On a real GPU it is larger by the CUDA context, other processes, and what the allocator keeps for later. Document 000 calls it fragmentation, and document 001 a peak of the past. It is neither.
 #
 # There are more such words. Paged memory is *not* allocated as it grows: the pool exists before the first token, and only the table grows.
-# %% [markdown] key="definition_means" lang="zh" src="70efbedf"
+# %% [markdown] key="definition_means" lang="zh" src="24c0acc3"
 # 从表里可以看出四点：
 #
 # - `peak` 是绝对值，从上次重置算起。前向计算新增的是 `45 - 35 = 10`，也就是 `peak - current`。
@@ -794,7 +811,7 @@ else:
 # - `used` 和 `peak` 都含权重。不加 `+ current`，35 GB 就减了两次。
 # - `utilization` 限制的是全部用途，共 72 GB，缓存只拿剩下的。
 #
-# 这里 `used` 等于 `current`，因为没有别的程序。在真实的 GPU 上 `used` 更大，多出 CUDA 上下文、其他进程，以及分配器留着备用的部分。这些既不是存活张量的碎片，也不是历史。
+# 这里 `used` 等于 `current`，因为没有别的程序。在真实的 GPU 上 `used` 更大，多出 CUDA 上下文、其他进程，以及分配器留着备用的部分。文档 000 把它说成碎片，文档 001 把它说成“历史额外峰值”，都不对。
 #
 # 这样的词还有几个。分页的缓存**不是**边增长边分配的。第一个 token 到来之前，块池就已经在了，增长的只是块表。
 
@@ -819,8 +836,8 @@ for length in (1, 16, 17, 40):
 Table(["长度", "块表", "块池，字节"], rows)
 
 # %% [markdown] key="sharing_text" lang="en"
-# And two sequences do not *share* memory because they use the same pool. "Blocks 0-10 and 11-20" are 21 blocks, each with one owner. A block is shared if it stands in two tables, and for that the sequences need a common prefix:
-# %% [markdown] key="sharing_text" lang="zh" src="cf464b9a"
+# Two sequences do not *share* memory just because they use the same pool, either. "Blocks 0-10 and 11-20" are 21 blocks, each with one owner. A block is shared if two tables name it, and for that the sequences need a common prefix:
+# %% [markdown] key="sharing_text" lang="zh" src="e05dbba4"
 # 两条序列用同一个块池，也不等于**共享**。“块 0-10 和块 11-20”是 21 个块，每个只属于一条序列。同一个块出现在两张块表里才叫共享，前提是两条序列有公共前缀：
 
 # %% key="shared-blocks" lang="en"
@@ -842,8 +859,8 @@ for name, last in (("A", [20]), ("B", [30])):
 Table(["序列", "块表"], rows)
 
 # %% [markdown] key="empty_cache_text" lang="en"
-# `empty_cache()` doesn't empty a cache either. It returns the segments in which nothing lives. Here we fill 5 GiB with blocks of 2 MiB, ten to a segment of 20 MiB. Then we free all of them, or all but one in each segment:
-# %% [markdown] key="empty_cache_text" lang="zh" src="977ca777"
+# `empty_cache()` doesn't empty a cache either. It gives back the segments in which no block is in use. Here we fill 5 GiB with blocks of 2 MiB, ten to a segment of 20 MiB. Then we free all of them, or all but one in each segment:
+# %% [markdown] key="empty_cache_text" lang="zh" src="61ff85b2"
 # `empty_cache()` 也不会清空什么缓存，它只归还里面没有存活块的段。下面用 2 MiB 的块填满 5 GiB，每个 20 MiB 的段装十块；然后全部释放，或者每段留一块：
 
 # %% key="empty-cache-keeps" lang="en"
@@ -910,8 +927,8 @@ if config.cpu_kv_cache:
 host_bytes() - before  # 由此多出的张量字节数
 
 # %% [markdown] key="coalesced_text" lang="en"
-# Sequential is not coalesced. A warp has 32 threads that load in the same step, and a line of cache has 128 bytes, which are 32 floats. So what counts is how many lines one step touches:
-# %% [markdown] key="coalesced_text" lang="zh" src="e00192d0"
+# Sequential access is not *coalesced* access. The 32 threads of a warp load in the same step, and a line of the GPU's cache has 128 bytes, which are 32 floats. Access is coalesced if one step touches few lines:
+# %% [markdown] key="coalesced_text" lang="zh" src="0525be30"
 # 顺序访问不等于合并访存（coalesced access）。一个 warp 的 32 个线程在同一步读取，一个缓存行是 128 字节，即 32 个 float。所以要看的是一步碰到多少个缓存行：
 
 # %% key="coalesced" lang="en"
@@ -1057,8 +1074,8 @@ show(errata_table("zh", slip="stale"))
 # %% [markdown] key="source" lang="en"
 # ## No such thing
 #
-# The last group has models that cannot be loaded, figures that no card has, a call that torch does not have, and a speed-up without a source. Most of them take one multiplication or one look at a config. For example, 80 layers of 4,096 are called a 70B model, and a board with 204.8 GB/s is given 900.
-# %% [markdown] key="source" lang="zh" src="ca6a80c3"
+# The last group has models that cannot be loaded, figures that no card has, a call that torch does not have, and a speed-up without a source. One multiplication or one look at a config shows most of them. For example, a document calls 80 layers of width 4,096 a 70B model, and gives 900 GB/s to a board with 204.8.
+# %% [markdown] key="source" lang="zh" src="d2ed0f49"
 # ## 查无此物
 #
 # 最后一类是加载不了的模型，哪块板卡都没有的指标，torch 里没有的函数，没有出处的加速比。大多只要乘一次，或者看一眼配置。例如 80 层、宽 4,096 被称作 70B 模型，204.8 GB/s 的板卡被写成 900。
@@ -1139,12 +1156,12 @@ Table(["块", "字节", "块数", "剩余 GiB"], rows, right=["剩余 GiB"])
 # | What is the unit? Write it into the name: `pool_mib`, `block_bytes`. | 001-07, 002-08 |
 # | Does the product give the result? Multiply it again. | 003-01, 001-09 |
 # | Do the parts make the total? | 003-24, 003-09 |
-# | What does it say at the edge: 1 GPU, 16 GPUs, 1 head, a GPU that is too small? | 001-14, 003-10 |
-# | What is the number a property of: the model, the GPU, the pool, this moment? | 003-22, 001-32 |
+# | What does it say in extreme cases: 1 GPU, 16 GPUs, 1 head, a GPU that is too small? | 001-14, 003-10 |
+# | What does the number depend on: the model, the GPU, the pool, this moment? | 003-22, 001-32 |
 # | Which version? Which model exactly? | 000-02, 003-11 |
 #
 # Then estimate the size in another way. For example, a cache of 64 GiB cannot fit where 32 GiB are left.
-# %% [markdown] key="catch" lang="zh" src="97a8511b"
+# %% [markdown] key="catch" lang="zh" src="e5b398e0"
 # ## 怎样自己发现
 #
 # 六个问题，以及各自能发现的条目：
@@ -1165,14 +1182,14 @@ Table(["块", "字节", "块数", "剩余 GiB"], rows, right=["剩余 GiB"])
 #
 # - One dropped factor is enough: 28 layers counted as one turned 1 GiB into 28 GiB.
 # - MB and MiB differ by 4.9 %, GB and GiB by 7.4 %. In one guide that made 501 blocks that do not exist.
-# - Two numbers side by side are the cheapest test: 62 and 27 GB for the same pool differ by 13,352 blocks.
+# - The cheapest test compares two numbers that stand next to each other: 62 and 27 GB for the same pool differ by 13,352 blocks.
 # - A formula needs its conditions. With 16 ranks `8 // 16` is 0, and a quotient for `head_dim` gives 64 where Qwen3-0.6B has 128.
 # - We found 104 errors in five documents. Each has a value that you can compute, a cell that you can run, or a page.
 #
 # ## Check yourself
 #
 # Answer in your own words, then reveal the model answer: `explain("why_it_matters", reveal=True)`.
-# %% [markdown] key="explain_text" lang="zh" src="ccd818dd"
+# %% [markdown] key="explain_text" lang="zh" src="3275b951"
 # ## 本课小结
 #
 # - 丢一个因子就够了，例如 28 层当成一层来算，1 GiB 就变成了 28 GiB。
@@ -1223,10 +1240,10 @@ explain("before_you_copy")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# These numbers were written wrongly by people. Programs compute wrong numbers too: [appendix B](B_bug_museum.ipynb) reproduces bugs of real engines.
+# People wrote these wrong numbers. Programs compute wrong ones too: [appendix B](B_bug_museum.ipynb) reproduces bugs of real engines.
 #
 # If you find an error in *this* course, it belongs in this table as well. Open an issue with the number and the call that shows it.
-# %% [markdown] key="next" lang="zh" src="25f51edd"
+# %% [markdown] key="next" lang="zh" src="17d3cd22"
 # ## 下一篇
 #
 # 这里讲的是人写错的数字。程序也会算错，[附录 B](B_bug_museum.ipynb) 逐个重现真实引擎里的 bug。

@@ -66,6 +66,7 @@ import torch
 def add_mass(scores: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
     ### BEGIN SOLUTION
     kv_heads, before = scores.shape
+    # [H, T, n] -> [H, n] -> [H_kv, |G|, n] -> [H_kv, n]
     mass = probs.sum(1).view(kv_heads, -1, probs.shape[2]).sum(1)
     mass[:, :before] += scores
     return mass
@@ -159,9 +160,9 @@ check("14.3", choose)
 def step(layer, new_token, attend, choose, capacity: int, evict_every: int) -> None:
     ### BEGIN SOLUTION
     key, value = new_token(layer.length)
-    new_score = layer.scores.new_zeros(len(key), 1)
+    new_score = layer.scores.new_zeros(len(key), 1)  # [H, 1]
     new_position = layer.positions.new_full((len(key), 1), layer.length)
-    layer.keys = torch.cat([layer.keys, key[:, None]], 1)
+    layer.keys = torch.cat([layer.keys, key[:, None]], 1)  # [H, n, D] + [H, 1, D] -> [H, n + 1, D]
     layer.values = torch.cat([layer.values, value[:, None]], 1)
     layer.scores = torch.cat([layer.scores, new_score], 1)
     layer.positions = torch.cat([layer.positions, new_position], 1)
@@ -170,7 +171,7 @@ def step(layer, new_token, attend, choose, capacity: int, evict_every: int) -> N
     layer.scores = layer.scores + attend(layer.keys)
     if layer.keys.shape[1] >= capacity + evict_every:
         kept = choose(layer.scores)
-        rows = kept[..., None].expand(-1, -1, layer.keys.shape[2])
+        rows = kept[..., None].expand(-1, -1, layer.keys.shape[2])  # [H, capacity] -> [H, capacity, D]
         layer.keys, layer.values = layer.keys.gather(1, rows), layer.values.gather(1, rows)
         layer.scores, layer.positions = layer.scores.gather(1, kept), layer.positions.gather(1, kept)
     ### END SOLUTION
