@@ -21,8 +21,8 @@
 #
 # **Does paging make attention slower?**
 #
-# Below is one launch of an attention kernel, which you will read line by line. Three sequences and two KV heads make six *programs*, which run at the same time. The picture follows one of them, from its tokens through the block table to memory.
-# %% [markdown] key="question" lang="zh" src="05ed5737"
+# Below is one launch of an attention kernel, which you will read line by line. Three sequences and two KV heads make six *programs*, which run at the same time. The picture follows one of them, from its tokens through the block table to memory. Each block in memory has a row for each KV head, and the program reads only its own. Dashed positions lie beyond the sequence and are masked.
+# %% [markdown] key="question" lang="zh" src="24dec1c5"
 # ## 问题
 #
 # [第 09 课](09_pages_and_blocks.ipynb)里，一条序列的 K 和 V 放进了许多块。块可以在显存的任何地方，位置记在**块表**（block table）里。
@@ -30,7 +30,7 @@
 #
 # **分页会让注意力变慢吗？**
 #
-# 下图是注意力 kernel 的一次 launch，学完本课，你就逐行读过它了。三条序列、两个 KV 头，共六个**程序**（program）同时运行。图里跟着其中一个，从它的 token 经过块表，一直看到显存。
+# 下图是注意力 kernel 的一次 launch，学完本课，你就逐行读过它了。三条序列、两个 KV 头，共六个**程序**（program）同时运行。图里跟着其中一个，从它的 token 经过块表，一直看到显存。显存里的每个块，每个 KV 头各占一行，这个程序只读自己的那一行。虚线的位置超出了序列的长度，会被掩码遮住。
 
 # %% key="launch_picture" lang="en"
 import torch
