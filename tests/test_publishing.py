@@ -13,7 +13,7 @@ import pytest
 
 import minikv
 from tests.in_turn import in_turn
-from tools.project import ADDRESSED, PAGES, Project, main, move, read_project
+from tools.project import ADDRESSED, ONLINE, PAGES, Project, go_online, main, move, read_project
 
 ROOT = Path(__file__).parent.parent
 OURS = read_project()
@@ -111,7 +111,7 @@ def test_moving_writes_the_new_address_wherever_the_old_one_stood(tmp_path, monk
     changed = move("https://github.com/someone/kv", tmp_path)
     assert [path.name for path in changed] == ["pyproject.toml", *ADDRESSED]
     moved = read_project(tmp_path)
-    assert moved == Project(OURS.name, "https://github.com/someone/kv", OURS.on_index)
+    assert moved == Project(OURS.name, "https://github.com/someone/kv", OURS.on_index, OURS.on_site)
     for name in ("pyproject.toml", *ADDRESSED):
         before, after = ((folder / name).read_text(encoding="utf-8") for folder in (ROOT, tmp_path))
         assert OURS.repository not in after
@@ -120,6 +120,36 @@ def test_moving_writes_the_new_address_wherever_the_old_one_stood(tmp_path, monk
     assert move(OURS.repository, tmp_path)
     for name in ("pyproject.toml", *ADDRESSED):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_readme_leads_to_the_site_once_it_is_online(page):
+    assert (f"]({OURS.site}/" in prose(ROOT / page)) == OURS.on_site
+    assert ("make site ARGS=--serve" in prose(ROOT / page)) != OURS.on_site
+    assert f'Homepage = "{OURS.site}/"' in prose(ROOT / "pyproject.toml") or not OURS.on_site
+
+
+@pytest.mark.skipif(OURS.on_site, reason="the site is online")
+def test_going_online_writes_the_site_s_address_everywhere(tmp_path):
+    for name in {*ONLINE, *ADDRESSED}:
+        shutil.copy(ROOT / name, tmp_path / name)
+    move("https://github.com/Someone/kv", tmp_path)
+    go_online(tmp_path)
+    project, site = read_project(tmp_path), "https://someone.github.io/kv"
+    assert project.on_site
+    assert project.site == site
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls == {"Homepage": f"{site}/", "Source": project.repository}
+    for page in PAGES:
+        text, lang = (tmp_path / page).read_text(encoding="utf-8"), "zh" if ".zh" in page else "en"
+        assert f"]({site}/{lang}/)" in text
+        assert f"]({site}/{lang}/playground.html)" in text
+        assert "--serve" not in text
+        assert len(text.splitlines()) <= 120
+    with pytest.raises(ValueError, match="already"):
+        go_online(tmp_path)
+    move("https://github.com/other/kv", tmp_path)
+    assert "someone.github.io" not in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

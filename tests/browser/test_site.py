@@ -293,7 +293,14 @@ def test_a_lesson_can_be_read_on_a_phone_in_each_theme(theme, origin, watched_pa
 
 
 @pytest.mark.parametrize(
-    ("lang", "asked"), [("en", "attention cache"), ("zh", "缓存"), ("zh", "没有缓存的注意力")]
+    ("lang", "asked"),
+    [
+        ("en", "attention cache"),
+        ("en", "num_kvcache_blocks"),
+        ("zh", "缓存"),
+        ("zh", "没有缓存的注意力"),
+        ("zh", "缓存块数量"),
+    ],
 )
 def test_search_is_opened_by_a_key_and_leads_to_the_place(lang, asked, origin, watched_page):
     watched = watched_page(origin)

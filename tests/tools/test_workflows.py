@@ -56,6 +56,57 @@ def test_a_workflow_runs_commands_of_this_repository_and_actions_of_a_fixed_comm
     assert any(command.startswith("make ") for command in commands)
 
 
+def assert_keys(found: dict, known: set[str], needed: set[str], where: object) -> None:
+    assert set(found) <= known, (where, set(found) - known)
+    assert needed <= set(found), (where, needed - set(found))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=named)
+def test_a_workflow_has_the_form_that_github_reads(path):
+    """The keys are those of docs.github.com, "Workflow syntax"; each job says what it may do and when it is ended."""
+    workflow = read(path)
+    workflow["on"] = workflow.pop(True)  # YAML 1.1 reads on as true
+    top = {"name", "run-name", "on", "permissions", "env", "defaults", "concurrency", "jobs"}
+    assert_keys(workflow, top, {"name", "on", "permissions", "jobs"}, path.name)
+    assert set(workflow["on"]) <= {"push", "pull_request", "workflow_dispatch", "schedule"}
+    assert workflow["permissions"] == {}
+    for name, job in workflow["jobs"].items():
+        known = {
+            "name",
+            "needs",
+            "if",
+            "permissions",
+            "runs-on",
+            "environment",
+            "concurrency",
+            "env",
+            "defaults",
+        }
+        known |= {
+            "strategy",
+            "timeout-minutes",
+            "steps",
+            "outputs",
+            "continue-on-error",
+            "container",
+            "services",
+        }
+        assert_keys(job, known, {"runs-on", "permissions", "timeout-minutes", "steps"}, (path.name, name))
+        assert re.fullmatch(r"(ubuntu|macos|windows)-(latest|[\d.]+)", job["runs-on"])
+        assert set(job["permissions"].values()) <= {"read", "write"}
+        needed = job.get("needs", [])
+        assert set([needed] if isinstance(needed, str) else needed) <= set(workflow["jobs"])
+        axes = set(job.get("strategy", {}).get("matrix", {}))
+        assert set(re.findall(r"matrix\.(\w+)", str(job))) == axes
+        for step in job["steps"]:
+            keys = {"id", "name", "if", "uses", "with", "run", "env", "shell", "working-directory"}
+            assert_keys(step, keys | {"timeout-minutes", "continue-on-error"}, set(), (path.name, step))
+            assert ("uses" in step) != ("run" in step), step
+            assert "with" not in step or "uses" in step, step
+        ids = {step["id"] for step in job["steps"] if "id" in step}
+        assert set(re.findall(r"steps\.(\w+)\.", str(job))) <= ids
+
+
 def test_a_linter_of_workflows_finds_nothing():
     zizmor = Path(sys.executable).with_name("zizmor")
     done = subprocess.run(

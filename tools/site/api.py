@@ -7,7 +7,7 @@ signature, its docstring, the public methods of a class, and the line of the rep
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -17,6 +17,7 @@ from tools.project import Project
 from tools.site.markdown import code_html
 
 ROOMS = "plan blocks memory cache kernels eviction models nano engine simulate course".split()
+_DOTTED = re.compile(r'(?<!">)<code>(minikv(?:\.\w+)+)</code>')  # not what is a link, or a heading
 _CODE = re.compile(r"``(.+?)``", re.DOTALL)
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -54,6 +55,23 @@ def public_names(root: Path, room: str) -> list[Name]:
     )
     homes = _imported(tree)
     return [_named(root, room, name, homes[name]) for name in sorted(public, key=str.lower) if name in homes]
+
+
+@cache
+def keys(root: Path, room: str) -> frozenset[str]:
+    """The ids of a room's page: its names, and the methods of its classes ("CacheSpec.explain")."""
+    names = public_names(root, room)
+    return frozenset(each.name for name in names for each in (name, *name.members))
+
+
+def linked(html: str, address: Callable[[str], str | None]) -> str:
+    """Let each dotted name of the package that stands in ``html`` as code lead to ``address(name)``, if it has one."""
+
+    def link(found: re.Match[str]) -> str:
+        there = address(found[1])
+        return f'<a href="{escape(there)}">{found[0]}</a>' if there else found[0]
+
+    return _DOTTED.sub(link, html)
 
 
 def room_said(root: Path, room: str) -> str:

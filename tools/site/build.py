@@ -17,7 +17,7 @@ from tools.site.links import Links, between, problems
 from tools.site.markdown import Prose
 from tools.site.notebook import NotebookPage, Pictures
 from tools.site.pages import Page, Plan
-from tools.site.search import index_script, sections
+from tools.site.search import asked, index_script, sections
 from tools.site.words import words
 
 ASSETS = Path(__file__).with_name("assets")
@@ -45,13 +45,21 @@ class Site:
             text = self._text(page)
             path = self.folder / page.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(framed(self.plan, page, text), encoding="utf-8")
+            project = self.links.project
+            whole = framed(self.plan, page, text, project.site if project.on_site else "")
+            path.write_text(whole, encoding="utf-8")
             found[page.lang] += sections(text.title, page.path, text.lead + text.html)
         for lang, entries in found.items():
+            entries += asked(self._lessons(lang), lang)
             script = self.folder / "assets" / f"search.{lang}.js"
             script.write_text(index_script(entries), encoding="utf-8")
         self._write_assets()
         return [*self.links.broken, *problems(self.folder)]
+
+    def _lessons(self, lang: str) -> dict[str, tuple[str, str]]:
+        """{number: (title, path)} of the lessons that have a page."""
+        found = [entry for part in self.plan.parts(lang) for entry in part.lessons]
+        return {entry.number: (f"{entry.number} · {entry.title}", entry.path) for entry in found}
 
     def _write_assets(self) -> None:
         from plotly.offline import get_plotlyjs
@@ -88,7 +96,7 @@ class Site:
         size = pyodide.megabytes(self.python)
         offers = partial(widgets.offered, lesson.number, cells, page.lang) if page.kind == "lesson" else None
         notebook = NotebookPage(prose, self.links.pictures, f"{page.up}/pictures", said, offers, size)
-        html = notebook.html(cells)
+        html = api.linked(notebook.html(cells), partial(self._definition, page))
         folder, partner = {"lesson": ("exercises", "exercises"), "exercise": ("notebooks", "lesson")}[
             page.kind
         ]
@@ -109,6 +117,17 @@ class Site:
         lead = ("" if page.lang == "zh" else " ").join([*sentences, said["run_lesson"]])
         modules = ("widgets.js",) if '<figure class="photo widget"' in html else ()
         return Text(title, html, prose.headings, actions, lead, modules=modules)
+
+    def _definition(self, page: Page, dotted: str) -> str | None:
+        """The address of a name: its place in the reference, or its file; None: no name of ours."""
+        for room in sorted(self.plan.rooms, key=len, reverse=True):
+            name = dotted.removeprefix(f"{room}.")
+            if dotted.startswith(f"{room}.") and name in api.keys(self.plan.root, room):
+                return between(page.path, f"{page.lang}/api/{room}.html") + f"#{name}"
+        parts = dotted.split(".") if self.plan.rooms else []
+        modules = (Path(*parts[:end]).with_suffix(".py") for end in range(len(parts) - 1, 1, -1))
+        file = next((each for each in modules if (self.plan.root / each).is_file()), None)
+        return None if file is None else self.links.project.file(file.as_posix())
 
     def _document(self, page: Page) -> Text:
         rest = (self.plan.root / page.source).read_text(encoding="utf-8").partition("\n")[2]

@@ -44,14 +44,15 @@ class Text:
     modules: tuple[str, ...] = ()
 
 
-def framed(plan: Plan, page: Page, text: Text) -> str:
-    """Return the whole page."""
+def framed(plan: Plan, page: Page, text: Text, site: str = "") -> str:
+    """Return the whole page. ``site`` is the site's own address, "" while it is online nowhere."""
     there = {each.path for each in plan.pages}
     places = {name: f"{page.lang}/{path}" for name, path in _PLACES.items()}
     return filled(
         "page.html",
         page,
         text=text,
+        address=f"{site}/{page.path}" if site else "",
         places=[(name, path) for name, path in places.items() if path in there],
         parts=plan.parts(page.lang),
         way=plan.way_on(page),

@@ -82,6 +82,8 @@ class _Addresses(HTMLParser):
         self.loaded: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if ("rel", "canonical") in attrs:
+            return  # the page's own address: nothing is loaded
         for name, value in attrs:
             if name == "id" and value:
                 self.ids.add(value)

@@ -8,6 +8,8 @@ import json
 import re
 from html import unescape
 
+from minikv.course.ask import entries
+
 _HEADING = re.compile(r'<h[1-4][^>]*\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
 _LEFT_OUT = re.compile(
     r"<(script|style|svg|math)\b.*?</\1>|<details class=\"setup\">.*?</details>", re.DOTALL
@@ -25,6 +27,19 @@ def sections(title: str, address: str, html: str) -> list[list[str]]:
         begin, heading, place = match.end(), _text(match[2]), f"{address}#{unescape(match[1])}"
     found.append([title, heading, place, _text(html[begin:])])
     return [each for each in found if each[1] or each[3]]
+
+
+def asked(lessons: dict[str, tuple[str, str]], lang: str) -> list[list[str]]:
+    """The questions of ``minikv ask`` in ``lang``, with all of their wordings: entries that lead to their lesson.
+
+    ``lessons``: {number: (title, address)} of those that have a page.
+    """
+    return [
+        [title, entry.asked[lang], address, " · ".join([*entry.words, entry.call]), "asked"]
+        for entry in entries()
+        if entry.lesson in lessons
+        for title, address in [lessons[entry.lesson]]
+    ]
 
 
 def index_script(entries: list[list[str]]) -> str:

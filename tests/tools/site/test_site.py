@@ -3,20 +3,23 @@
 import json
 import re
 import string
+from functools import partial
 
 import pytest
 
 import minikv.blocks
 import minikv.plan
+from minikv.course.ask import entries
 from minikv.course.lesson_parts import FIRST
 from minikv.i18n import LANGUAGES
 from tools.notebooks.minutes import ROUTES
 from tools.project import ROOT, read_project
-from tools.site.api import public_names
+from tools.site.api import linked, public_names
 from tools.site.build import Site, whole_plan
+from tools.site.frame import Text, framed
 from tools.site.links import problems
 from tools.site.pages import Plan
-from tools.site.search import index_script, sections
+from tools.site.search import asked, index_script, sections
 from tools.site.words import words
 
 STEM = "02_how_many_bytes"
@@ -111,7 +114,7 @@ def test_the_index_of_the_search_finds_a_phrase_in_each_language(folder):
         entries = json.loads(script.partition("= ")[2].rstrip(";\n"))
         found = [entry for entry in entries if phrase in entry[3]]
         assert found
-        for _, _, address, _ in entries:
+        for _, _, address, *_ in entries:
             path, _, key = address.partition("#")
             assert not key or f'id="{key}"' in (folder / path).read_text(encoding="utf-8")
 
@@ -206,3 +209,49 @@ def test_the_site_s_words_are_in_both_languages_with_the_same_values():
 
 def fields(said: str) -> list[str]:
     return sorted(name for _, name, _, _ in string.Formatter().parse(said) if name)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_search_knows_the_wordings_of_ask_and_the_lesson_of_each(lang):
+    lessons = {
+        entry.number: (entry.title, entry.path)
+        for part in whole_plan(ROOT).parts(lang)
+        for entry in part.lessons
+    }
+    found = asked(lessons, lang)
+    assert len(found) == len(entries())
+    for wording, lesson in {
+        "显存不释放": "16",
+        "gpu_memory_utilization": "D",
+        "more than calculated": "D",
+    }.items():
+        [address] = {address for _, _, address, text, _ in found if wording in text.split(" · ")}
+        assert address == lessons[lesson][1]
+    assert asked({}, lang) == []
+
+
+def test_a_dotted_name_of_the_package_leads_to_the_reference_or_to_its_file():
+    site = Site(whole_plan(ROOT), ROOT / "nowhere")
+    page = next(page for page in site.plan.pages if (page.kind, page.lang) == ("lesson", "zh"))
+    find = partial(site._definition, page)
+    assert find("minikv.plan.plan_memory") == "../api/minikv.plan.html#plan_memory"
+    assert find("minikv.plan.CacheSpec.explain") == "../api/minikv.plan.html#CacheSpec.explain"
+    project = read_project()
+    assert find("minikv.plan.preemption.swap_seconds") == project.file("minikv/plan/preemption.py")
+    assert find("minikv.another.name") is None
+    html = linked(
+        '<td><code>minikv.plan.plan_memory</code></td><a href="x"><code>minikv.plan.plan_memory</code></a>',
+        find,
+    )
+    assert html.count("<a ") == 2
+    for entry in entries():
+        assert find(entry.call), entry.call
+
+
+def test_a_page_says_its_own_address_once_the_site_is_online():
+    plan = Plan(ROOT, only=frozenset({STEM}))
+    page = next(page for page in plan.pages if page.kind == "home")
+    html = framed(plan, page, Text("T", "x"), "https://someone.github.io/kv")
+    assert '<link rel="canonical" href="https://someone.github.io/kv/en/index.html">' in html
+    assert '<meta property="og:url" content="https://someone.github.io/kv/en/index.html">' in html
+    assert "canonical" not in framed(plan, page, Text("T", "x"))

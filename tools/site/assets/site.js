@@ -63,7 +63,8 @@ if (plots.length) {
 }
 
 // Search. Each word is looked for as it is written, an English one at the beginning of a word ("oom" is not in "room"); a
-// word that no word begins with, anywhere. One of Chinese that is nowhere is looked for by pairs of letters.
+// word that no word begins with, anywhere. One of Chinese that is nowhere is looked for by pairs of letters. Questions as
+// people ask them ("minikv ask") are entries of their own, and lead to their lesson.
 const dialog = document.getElementById("search");
 const field = dialog.querySelector("input");
 const status = dialog.querySelector("[role=status]");
@@ -94,7 +95,7 @@ function count(text, term) {
 }
 
 function search(asked) {
-  const index = window.minikvIndex;
+  const index = window.minikvIndex, phrase = asked.trim().toLowerCase();
   const words = wordsOf(asked);
   const stands = (term) => index.some(({ low }) => [low[0], low[1], low[3]].some((text) => placeOf(term, text) >= 0));
   const terms = words.flatMap((word) => {
@@ -111,7 +112,8 @@ function search(asked) {
       if (!here) { score = 0; break; }
       score += here;
     }
-    if (address.includes("api/")) score /= 2; // a lesson explains, a signature answers who knows already
+    if (address.includes("api/")) score /= 2; // a lesson explains, a signature answers where all is known already
+    if (score && entry.entry[4] && `${heading} ${text}`.includes(phrase)) score += 40; // the very wording of a question
     if (score) found.push([score, entry]);
   }
   found.sort((one, other) => other[0] - one[0]);
