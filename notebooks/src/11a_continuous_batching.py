@@ -113,13 +113,13 @@ from minikv.course import Table
 
 runs = {"static batches of four": static, "continuous batching": continuous}
 rows = [[name, ran.steps, ran.generated, ran.generated / ran.steps] for name, ran in runs.items()]
-Table(["", "steps", "tokens", "tokens a step"], rows)
+Table(["", "steps", "generated tokens", "generated a step"], rows)
 # %% key="list_table" lang="zh"
 from minikv.course import Table
 
 runs = {"静态批处理，每批四个": static, "连续批处理": continuous}
 rows = [[name, ran.steps, ran.generated, ran.generated / ran.steps] for name, ran in runs.items()]
-Table(["", "步数", "token 数", "每步 token 数"], rows)
+Table(["", "步数", "生成的 token", "平均每步生成"], rows)
 
 # %% [markdown] key="list_read" lang="en"
 # This is `minikv.engine.Scheduler`, and no model runs. A scheduler doesn't know whether a forward runs between its `schedule` and its `finish`. That is on purpose, because decisions need no GPU.
@@ -475,7 +475,8 @@ load = [*decoding, Ask(tuple(range(600)), 6, arrival=4)]
 runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
 show(step_tokens(runs, "en"))
 rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
-Table(["budget", "largest step", "steps from the long prompt's arrival to its first token", "last step of the four others"], rows)
+head = ["budget", "largest step", "long prompt: steps from arrival to first token", "others: last step"]
+Table(head, rows)
 # %% key="chunked" lang="zh"
 from minikv.course.diagrams import step_tokens
 
@@ -484,7 +485,8 @@ load = [*decoding, Ask(tuple(range(600)), 6, arrival=4)]
 runs = {budget: run_load(load, num_blocks=128, max_num_seqs=8, max_batched_tokens=budget) for budget in (1024, 128, 64)}
 show(step_tokens(runs, "zh"))
 rows = [[budget, max(ran.tokens), ran.first[-1] - 4 + 1, ran.last[0] + 1] for budget, ran in runs.items()]
-Table(["预算", "最大的一步", "长提示词：到达后第几步得到第一个 token", "原有序列：在第几步结束"], rows)
+head = ["预算", "最大的一步", "长提示词：到达后第几步得到第一个 token", "原有序列：在第几步结束"]
+Table(head, rows)
 
 # %% [markdown] key="chunked_read" lang="en"
 # The four sequences that decode have missed no step: their last token comes in step 24 each time. The budget limits how long a step can get, and the newcomer pays for it with a later first token.
