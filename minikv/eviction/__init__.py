@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from minikv.eviction.paged.eviction import PagedEviction
     from minikv.eviction.policies.budget import Budget
     from minikv.eviction.policies.echo import Echo, EchoLayers
+    from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
     from minikv.eviction.policies.layered import Layered, measure_layers
     from minikv.eviction.policies.literature import (
         H2O,
@@ -43,7 +44,10 @@ _HOME = {
     "Budget": "policies.budget",
     "Echo": "policies.echo",
     "EchoLayers": "policies.echo",
+    "CUR": "policies.from_keys",
+    "LagKV": "policies.from_keys",
     "Layered": "policies.layered",
+    "Leverage": "policies.from_keys",
     "Sampled": "policies.sampled",
     "measure_layers": "policies.layered",
     "EvictingCache": "hf.cache",
@@ -75,6 +79,7 @@ _HOME = {
 }
 
 __all__ = [
+    "CUR",
     "H2O",
     "POLICIES",
     "TOVA",
@@ -88,7 +93,9 @@ __all__ = [
     "EvictionTrace",
     "KeyDiff",
     "Knorm",
+    "LagKV",
     "Layered",
+    "Leverage",
     "Needs",
     "PagedEviction",
     "Policy",

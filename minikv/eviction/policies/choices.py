@@ -5,7 +5,19 @@ from typing import Literal
 from minikv.errors import check_choice
 
 PolicyName = Literal[
-    "random", "streaming", "h2o", "snapkv", "pyramidkv", "tova", "knorm", "keydiff", "echo", "echo-layers"
+    "random",
+    "streaming",
+    "h2o",
+    "snapkv",
+    "pyramidkv",
+    "tova",
+    "knorm",
+    "keydiff",
+    "leverage",
+    "cur",
+    "lagkv",
+    "echo",
+    "echo-layers",
 ]
 """The keys of ``POLICIES``."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minikv.eviction.policies.echo import Echo, EchoLayers
+from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
 from minikv.eviction.policies.literature import (
     H2O,
     TOVA,
@@ -101,6 +102,8 @@ def policy_cases() -> dict[str, tuple[Policy, View, int, list[int]]]:
     small = torch.ones(TOKENS, 4).index_fill(0, torch.tensor([2, 5]), 0.1)
     alone = torch.tensor([1.0, 0.0]).repeat(TOKENS, 1)
     alone[[3, 6]] = torch.tensor([0.0, 1.0])
+    wide = torch.zeros(TOKENS, 4)
+    wide[[2, 6]] = torch.arange(4.0)
     cases: dict[str, tuple[Policy, View, int, list[int]]] = {
         "streaming": (StreamingLLM(), view_of(), 2, [0, 6, 7, 8, 9]),
         "snapkv": (SnapKV(kernel=3), view_of(window=spike), 3, [0, 3, 4, 5, 8, 9]),
@@ -108,6 +111,9 @@ def policy_cases() -> dict[str, tuple[Policy, View, int, list[int]]]:
         "tova": (TOVA(), view_of(window=window), 6, [0, 1, 2, 3, 5, 6, 7, 8, 9]),
         "knorm": (Knorm(), view_of(keys=small), 2, [0, 2, 5, 8, 9]),
         "keydiff": (KeyDiff(), view_of(keys=alone), 2, [0, 3, 6, 8, 9]),
+        "leverage": (Leverage(), view_of(keys=alone), 2, [0, 3, 6, 8, 9]),
+        "cur": (CUR(), view_of(keys=small), 2, [0, 1, 3, 8, 9]),
+        "lagkv": (LagKV(lag=5), view_of(keys=wide), 2, [0, 2, 6, 8, 9]),
         "echo": (Echo(), view_of(state=window), 2, [0, 5, 7, 8, 9]),
         "echo-layers": (EchoLayers(), view_of(state=window), 2, [0, 5, 7, 8, 9]),
     }

@@ -9,6 +9,7 @@ from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache
 from minikv.eviction.paged.eviction import PagedEviction
 from minikv.eviction.policies.budget import Budget
+from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
 from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, Knorm, Random, SnapKV, StreamingLLM
 from minikv.models import Batch, bind_model, load, recall_documents, seen_window
 from minikv.plan import CacheSpec
@@ -25,6 +26,9 @@ POLICIES = {
     "tova": TOVA(),
     "knorm": Knorm(),
     "keydiff": KeyDiff(),
+    "leverage": Leverage(),
+    "cur": CUR(),
+    "lagkv": LagKV(),
 }
 # Tokens that each of two sequences computes in each step: prompts in chunks, a chunk beside a decode, decodes.
 STEPS = [(31, 20), (12, 1), (1, 30), (1, 1), (9, 1), *[(1, 1)] * 8]
