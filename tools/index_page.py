@@ -30,7 +30,7 @@ INTRO = {
     "en": """\
 ## How to use it
 
-You come with an identifier, an error message, or a question.
+You have an identifier, an error message or a question.
 Search this page (Ctrl-F or Cmd-F), or ask on the command line:
 
 ```
@@ -40,7 +40,7 @@ minikv ask why is memory not released
 
 Each line names the lesson that answers it and the call that computes it.
 
-Written by `python -m tools.index_page` from [index.toml](repo:minikv/course/data/index.toml).""",
+`python -m tools.index_page` writes this page from [index.toml](repo:minikv/course/data/index.toml).""",
     "zh": """\
 ## 怎么用
 
@@ -90,14 +90,14 @@ def _questions(here: list[Entry], meta: Meta, lang: str) -> str:
 
 
 def _names(found: tuple[Entry, ...], lessons: dict[str, Meta], lang: str) -> str:
-    """What has Chinese letters stands on the Chinese page alone, and there behind the rest."""
+    """What has Chinese letters stands on the Chinese page alone, and there before the rest."""
     lines = [NAMES_TITLE[lang], "", row(*map(unbroken, NAMES[lang])), "|---|---|---|"]
     named = [(name, entry) for entry in found for name in entry.words]
     latin = sorted(
         (each for each in named if each[0].isascii()), key=lambda each: each[0].strip("#- ").casefold()
     )
     chinese = [each for each in named if not each[0].isascii()] if lang == "zh" else []
-    for name, entry in (*latin, *chinese):
+    for name, entry in (*chinese, *latin):
         link = f"[{entry.lesson}]({lessons[entry.lesson].stem}.ipynb)"
         shown = f"`{name}`" if re.search(r"[_=]|^-|[a-z][A-Z]", name) else name
         lines.append(row(shown, link, f"`{entry.call}`"))

@@ -349,8 +349,8 @@ for name, each in (("no preference", uniform), ("layer 0", probs[0]), ("layer 1"
     reduced = {"sum": each.sum((0, 1)), "mean": each.sum((0, 1)) / queries, "max": each.amax((0, 1))}
     for reduce, score in reduced.items():
         near[name, reduce] = {
-            place: float(score[max(0, place - 8) : place + 9].mean() if place > 4 else score[place])
-            for place in (0, 4, 24, 48, 96, 144, 192)
+            place: float(score[max(0, place - 8) : place + 9].mean() if place else score[0])
+            for place in (0, 24, 96, 144, 192)
         }
 places = list(near[name, "sum"])
 rows = [(name, reduce, *(f"{value:.3f}" for value in values.values())) for (name, reduce), values in near.items()]
@@ -366,8 +366,8 @@ for name, each in (("什么都不偏爱", uniform), ("第 0 层", probs[0]), ("�
     reduced = {"sum": each.sum((0, 1)), "mean": each.sum((0, 1)) / queries, "max": each.amax((0, 1))}
     for reduce, score in reduced.items():
         near[name, reduce] = {
-            place: float(score[max(0, place - 8) : place + 9].mean() if place > 4 else score[place])
-            for place in (0, 4, 24, 48, 96, 144, 192)
+            place: float(score[max(0, place - 8) : place + 9].mean() if place else score[0])
+            for place in (0, 24, 96, 144, 192)
         }
 places = list(near[name, "sum"])
 rows = [(name, reduce, *(f"{value:.3f}" for value in values.values())) for (name, reduce), values in near.items()]
@@ -487,7 +487,7 @@ show(recall_chart(points, "zh"), caption=t("curves_caption"))
 # **困惑度**（perplexity）衡量下一个词让模型有多意外。例如困惑度为 8，相当于每次都在 8 个同样可能的词里猜，所以越低越好。许多论文对每个留下的比例都给出困惑度。下面是同样几次运行的困惑度，只算问题之间那些普通的词：
 
 # %% key="perplexity" lang="en" tags="hardware"
-shown = ("full cache", "random", "streaming", "h2o sum", "keydiff")
+shown = ("full cache", "random", "h2o sum", "keydiff")
 rows = [
     (point.policy, round(100 * point.setting.kept), round(100 * point.score.share, 1), round(point.score.perplexity, 2))
     for point in points
@@ -496,7 +496,7 @@ rows = [
 Table(["policy", "kept, %", "answered, %", "perplexity"], rows)
 
 # %% key="perplexity" lang="zh" tags="hardware"
-shown = ("full cache", "random", "streaming", "h2o sum", "keydiff")
+shown = ("full cache", "random", "h2o sum", "keydiff")
 rows = [
     (point.policy, round(100 * point.setting.kept), round(100 * point.score.share, 1), round(point.score.perplexity, 2))
     for point in points

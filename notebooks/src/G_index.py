@@ -11,7 +11,7 @@
 # %% [markdown] key="how" lang="en"
 # ## How to use it
 #
-# You come with an identifier, an error message, or a question.
+# You have an identifier, an error message or a question.
 # Search this page (Ctrl-F or Cmd-F), or ask on the command line:
 #
 # ```
@@ -21,8 +21,8 @@
 #
 # Each line names the lesson that answers it and the call that computes it.
 #
-# Written by `python -m tools.index_page` from [index.toml](repo:minikv/course/data/index.toml).
-# %% [markdown] key="how" lang="zh" src="606d76be"
+# `python -m tools.index_page` writes this page from [index.toml](repo:minikv/course/data/index.toml).
+# %% [markdown] key="how" lang="zh" src="b83cb7be"
 # ## 怎么用
 #
 # 手上有一个标识符、一条报错信息，或者一个问题？
@@ -85,15 +85,15 @@
 # |---|---|
 # | How much does a sliding window save? | `minikv.plan.CacheSpec.window` |
 # | What does a hybrid model (Mamba, linear attention) cache? | `minikv.plan.CacheSpec.explain` |
-# | What does a model of other layers cost, if I describe them myself? | `minikv.plan.CacheSpec.from_layers` |
-# %% [markdown] key="lesson-02b" lang="zh" src="090c82a0"
+# | How do I compute the cache of a model that the catalogue doesn't have, from its layers? | `minikv.plan.CacheSpec.from_layers` |
+# %% [markdown] key="lesson-02b" lang="zh" src="a212cb66"
 # ## [02b · 什么时候只有公式还不够？](02b_layers_that_differ.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
 # | 滑动窗口能省多少？ | `minikv.plan.CacheSpec.window` |
 # | 混合模型（Mamba、线性注意力）缓存什么？ | `minikv.plan.CacheSpec.explain` |
-# | 目录里没有的模型，自己描述各层，怎样算？ | `minikv.plan.CacheSpec.from_layers` |
+# | 目录里没有的模型，怎样自己描述各层来算它的缓存？ | `minikv.plan.CacheSpec.from_layers` |
 
 # %% [markdown] key="lesson-03" lang="en"
 # ## [03 · Why did the estimate miss by 2.86x?](03_the_2_86x_mistake.ipynb)
@@ -114,8 +114,8 @@
 # | question | the call |
 # |---|---|
 # | What do prefill and decode each compute? | `minikv.plan.step_flops` |
-# | Why does the GPU wait in decode: is it bandwidth? | `minikv.plan.roofline.decode_work` |
-# %% [markdown] key="lesson-04" lang="zh" src="a868e9ed"
+# | Why does the GPU wait in decode? Is bandwidth the limit? | `minikv.plan.roofline.decode_work` |
+# %% [markdown] key="lesson-04" lang="zh" src="dd48ac5f"
 # ## [04 · Roofline 模型：GPU 为什么在等？](04_the_roofline.ipynb)
 #
 # | 问题 | 调用 |
@@ -156,18 +156,18 @@
 #
 # | question | the call |
 # |---|---|
-# | How long does one load from a cache or from memory take? | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | How long does it take to read once from a CPU cache or from memory? | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | What does torch.cuda.empty_cache() give back, and what stays? | `minikv.memory.cached_memory` |
-# | CUDA out of memory although much is free: is it fragmentation? | `minikv.memory.replay` |
+# | CUDA is out of memory although much memory is free. Is that fragmentation? | `minikv.memory.replay` |
 # | How do I measure the peak of a piece of code? | `minikv.memory.measure_peak` |
-# %% [markdown] key="lesson-07" lang="zh" src="1fb5139e"
+# %% [markdown] key="lesson-07" lang="zh" src="6ae15448"
 # ## [07 · 每个 token 的 malloc 要花多少？](07_allocate_once.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
-# | 从缓存或内存读一次要多久？ | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 从 CPU 缓存或内存读一次要多久？ | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | torch.cuda.empty_cache() 能还回什么，什么还不回去？ | `minikv.memory.cached_memory` |
-# | 明明还有空闲显存却 CUDA out of memory：是碎片吗？ | `minikv.memory.replay` |
+# | 明明还有空闲显存，却报 CUDA out of memory，是碎片吗？ | `minikv.memory.replay` |
 # | 怎样测一段代码的显存峰值？ | `minikv.memory.measure_peak` |
 
 # %% [markdown] key="lesson-08" lang="en"
@@ -239,13 +239,13 @@
 #
 # | question | the call |
 # |---|---|
-# | Sequence group is preempted: what does it cost, and how do I avoid it? | `minikv.plan.preemption.recompute_seconds` |
-# %% [markdown] key="lesson-11b" lang="zh" src="8e8b0861"
+# | A sequence (group) is preempted. What does that cost, and how do I avoid it? | `minikv.plan.preemption.recompute_seconds` |
+# %% [markdown] key="lesson-11b" lang="zh" src="024f5a04"
 # ## [11b · 块用完了，哪条序列让出来？](11b_when_blocks_run_out.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
-# | 序列被抢占（preempted）：代价多大，怎样避免？ | `minikv.plan.preemption.recompute_seconds` |
+# | 序列被抢占（preempted），代价多大，怎样避免？ | `minikv.plan.preemption.recompute_seconds` |
 
 # %% [markdown] key="lesson-11c" lang="en"
 # ## [11c · Does the engine that you wrote produce the right tokens?](11c_your_engine.ipynb)
@@ -265,14 +265,14 @@
 #
 # | question | the call |
 # |---|---|
-# | What does tensor parallelism leave on each GPU? | `minikv.plan.CacheSpec.explain` |
+# | How much of the cache does each GPU keep with tensor parallelism? | `minikv.plan.CacheSpec.explain` |
 # | Swap blocks to CPU memory, or compute them again? | `minikv.plan.preemption.swap_seconds` |
-# %% [markdown] key="lesson-12" lang="zh" src="07cb3f8a"
+# %% [markdown] key="lesson-12" lang="zh" src="c0ca8f5d"
 # ## [12 · 每块 GPU 各存什么？](12_beyond_one_gpu.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
-# | 张量并行之后，每块 GPU 上还剩多少？ | `minikv.plan.CacheSpec.explain` |
+# | 张量并行时，每块 GPU 存多少 KV 缓存？ | `minikv.plan.CacheSpec.explain` |
 # | 把块换出到 CPU 内存，还是重新计算？ | `minikv.plan.preemption.swap_seconds` |
 
 # %% [markdown] key="lesson-13" lang="en"
@@ -294,14 +294,14 @@
 # | question | the call |
 # |---|---|
 # | What do CUDA graphs save, and what do they hold? | `minikv.engine.ext.graphs.expected_memory` |
-# | How does prompt lookup (n-gram speculation) make several tokens a step? | `minikv.engine.ext.drafts.propose` |
-# %% [markdown] key="lesson-13b" lang="zh" src="93ec94a2"
+# | How does prompt lookup (n-gram speculation) get several tokens from one step? | `minikv.engine.ext.drafts.propose` |
+# %% [markdown] key="lesson-13b" lang="zh" src="389f2595"
 # ## [13b · 怎样让步数更少、每步更省？](13b_fewer_cheaper_steps.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
 # | CUDA 图省了什么，又占了什么？ | `minikv.engine.ext.graphs.expected_memory` |
-# | prompt lookup（n-gram 投机解码）怎样一步得到几个 token？ | `minikv.engine.ext.drafts.propose` |
+# | 提示词查找（prompt lookup，n-gram 推测解码）怎样一步得到几个 token？ | `minikv.engine.ext.drafts.propose` |
 
 # %% [markdown] key="lesson-14" lang="en"
 # ## [14 · Which tokens can go?](14_what_to_forget.ipynb)
@@ -309,8 +309,8 @@
 # | question | the call |
 # |---|---|
 # | Can I delete part of the cache and still get the right answer? | `minikv.eviction.install_kv_eviction` |
-# | Memory grows in spite of eviction: why? | `minikv.eviction.eviction_report` |
-# %% [markdown] key="lesson-14" lang="zh" src="e2084b45"
+# | Why does memory still grow although tokens are evicted? | `minikv.eviction.eviction_report` |
+# %% [markdown] key="lesson-14" lang="zh" src="388e74a5"
 # ## [14 · 哪些 token 可以不要？](14_what_to_forget.ipynb)
 #
 # | 问题 | 调用 |
@@ -365,16 +365,16 @@
 # | question | the call |
 # |---|---|
 # | How many GPUs does my traffic need? | `minikv.simulate.fewest` |
-# | What does it cost to give prefill and decode GPUs of their own? | `minikv.plan.CacheSpec.bytes_for` |
+# | What does it cost to run prefill and decode on separate GPUs? | `minikv.plan.CacheSpec.bytes_for` |
 # | Which router finds the most prefixes? | `minikv.simulate.PrefixAware` |
-# %% [markdown] key="lesson-17" lang="zh" src="8da7ad7c"
+# %% [markdown] key="lesson-17" lang="zh" src="9e4292d0"
 # ## [17 · 这些流量需要多少块 GPU？](17_a_fleet_on_paper.ipynb)
 #
 # | 问题 | 调用 |
 # |---|---|
 # | 我的流量需要几块 GPU？ | `minikv.simulate.fewest` |
-# | 预填充和解码分到不同的 GPU 上，要付出什么？ | `minikv.plan.CacheSpec.bytes_for` |
-# | 哪种路由能命中最多前缀？ | `minikv.simulate.PrefixAware` |
+# | 预填充和解码分到不同的 GPU 上，代价是什么？ | `minikv.plan.CacheSpec.bytes_for` |
+# | 哪种路由策略命中的前缀最多？ | `minikv.simulate.PrefixAware` |
 
 # %% [markdown] key="lesson-a" lang="en"
 # ## [A · Which numbers in the wild are wrong?](A_errata.ipynb)
@@ -395,9 +395,9 @@
 # | question | the call |
 # |---|---|
 # | What does gpu_memory_utilization take its share of? | `minikv.plan.MemoryBudget.parts` |
-# | The log says other tokens or GiB than I calculated: which is right? | `minikv.plan.logs.check_log.check_log` |
+# | The log has other tokens or GiB than I calculated. Which is right? | `minikv.plan.logs.check_log.check_log` |
 # | What does a GGUF file need in llama.cpp? | `minikv.plan.plan_gguf` |
-# %% [markdown] key="lesson-d" lang="zh" src="e5c44097"
+# %% [markdown] key="lesson-d" lang="zh" src="16d8120a"
 # ## [D · 0.9 占的是什么？同样的词在别的引擎里](D_other_engines.ipynb)
 #
 # | 问题 | 调用 |
@@ -660,6 +660,97 @@
 #
 # | <nobr>名称或说法</nobr> | 课 | <nobr>调用</nobr> |
 # |---|---|---|
+# | KV 缓存大小 | [02](02_how_many_bytes.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 每个 token 字节数 | [02](02_how_many_bytes.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 显存计算 | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
+# | 能放多少 token | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
+# | 上下文长度 | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
+# | 块数 | [08](08_allocate_kv_cache.ipynb) | `minikv.cache.allocate_kv_cache` |
+# | 缓存块数量 | [08](08_allocate_kv_cache.ipynb) | `minikv.cache.allocate_kv_cache` |
+# | 显存利用率 | [D](D_other_engines.ipynb) | `minikv.plan.MemoryBudget.parts` |
+# | 比算的多 | [D](D_other_engines.ipynb) | `minikv.plan.logs.check_log.check_log` |
+# | 比算的少 | [D](D_other_engines.ipynb) | `minikv.plan.logs.check_log.check_log` |
+# | 日志对不上 | [D](D_other_engines.ipynb) | `minikv.plan.logs.check_log.check_log` |
+# | 显存不释放 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | 显存泄漏 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | 显存没有还回去 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | 显存一直涨 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | 显存增长 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
+# | 指针追逐 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 延迟阶梯 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 访存延迟 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 一级缓存 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
+# | 缓存分配器 | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
+# | 预留显存 | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
+# | 碎片 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
+# | 显存不足 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
+# | 爆显存 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
+# | 显存峰值 | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
+# | 峰值 | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
+# | 内存归属 | [05](05_owned_and_borrowed.ipynb) | `minikv.memory.ownership` |
+# | 视图 | [05](05_owned_and_borrowed.ipynb) | `minikv.memory.ownership` |
+# | 越来越慢 | [01](01_why_a_cache.ipynb) | `minikv.plan.generation_flops` |
+# | 预填充 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
+# | 解码 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
+# | 算力瓶颈 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
+# | 带宽瓶颈 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
+# | 屋顶线 | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
+# | 算术强度 | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
+# | GPU 利用率低 | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
+# | 逐 token 拼接 | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache.write` |
+# | 拷贝 | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache.write` |
+# | 块表 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
+# | 槽位 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
+# | 分页注意力 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
+# | 前缀缓存 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
+# | 前缀命中 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
+# | 写时复制 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.fork` |
+# | 引用计数 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.fork` |
+# | 块大小 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
+# | 内部碎片 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
+# | 分页 kernel | [10](10_kernels.ipynb) | `minikv.kernels.paged_decode` |
+# | 在线 softmax | [10](10_kernels.ipynb) | `minikv.kernels.OnlineSoftmax` |
+# | 连续批处理 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
+# | 并发上限 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
+# | 性能分析 | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
+# | 访存受限 | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
+# | 分块预填充 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
+# | 抢占 | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
+# | 重新计算 | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
+# | 自己写引擎 | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
+# | 从零实现 | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
+# | 张量并行 | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 多卡 | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 换出 | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.preemption.swap_seconds` |
+# | 卸载到 CPU | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.preemption.swap_seconds` |
+# | KV 量化 | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
+# | 缓存量化 | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
+# | CUDA 图 | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.graphs.expected_memory` |
+# | 投机解码 | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
+# | 推测解码 | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
+# | 滑动窗口 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
+# | 混合模型 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 线性注意力 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 潜在向量 | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
+# | 缓存淘汰 | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
+# | KV 压缩 | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
+# | 注意力汇点 | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
+# | 淘汰后显存不降 | [14](14_what_to_forget.ipynb) | `minikv.eviction.eviction_report` |
+# | 自己的策略 | [14b](14b_your_own_policy.ipynb) | `minikv.eviction.Policy` |
+# | 自定义淘汰 | [14b](14b_your_own_policy.ipynb) | `minikv.eviction.Policy` |
+# | MLA 淘汰 | [15](15_eviction_on_mla.ipynb) | `minikv.eviction.install_kv_eviction` |
+# | 容量规划 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
+# | 需要几张卡 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
+# | 首 token 延迟 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
+# | PD 分离 | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
+# | 预填充与解码分离 | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
+# | 路由 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
+# | 负载均衡 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
+# | 自定义结构 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.from_layers` |
+# | 勘误 | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
+# | 算错 | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
+# | 安装 | [00](00_start_here.ipynb) | `minikv.course.start` |
+# | 没有 GPU | [00](00_start_here.ipynb) | `minikv.course.start` |
 # | 0.9 | [D](D_other_engines.ipynb) | `minikv.plan.MemoryBudget.parts` |
 # | 16 or 32 or 256 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
 # | 2.86x | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
@@ -904,94 +995,3 @@
 # | VRAM calculator | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
 # | write my own engine | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
 # | wrong formula | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
-# | KV 缓存大小 | [02](02_how_many_bytes.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 每个 token 字节数 | [02](02_how_many_bytes.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 显存计算 | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
-# | 能放多少 token | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
-# | 上下文长度 | [02](02_how_many_bytes.ipynb) | `minikv.plan.plan_memory` |
-# | 块数 | [08](08_allocate_kv_cache.ipynb) | `minikv.cache.allocate_kv_cache` |
-# | 缓存块数量 | [08](08_allocate_kv_cache.ipynb) | `minikv.cache.allocate_kv_cache` |
-# | 显存利用率 | [D](D_other_engines.ipynb) | `minikv.plan.MemoryBudget.parts` |
-# | 比算的多 | [D](D_other_engines.ipynb) | `minikv.plan.logs.check_log.check_log` |
-# | 比算的少 | [D](D_other_engines.ipynb) | `minikv.plan.logs.check_log.check_log` |
-# | 日志对不上 | [D](D_other_engines.ipynb) | `minikv.plan.logs.check_log.check_log` |
-# | 显存不释放 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
-# | 显存泄漏 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
-# | 显存没有还回去 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
-# | 显存一直涨 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
-# | 显存增长 | [16](16_where_did_6gb_go.ipynb) | `minikv.memory.retention_report` |
-# | 指针追逐 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
-# | 延迟阶梯 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
-# | 访存延迟 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
-# | 一级缓存 | [07](07_allocate_once.ipynb) | `minikv.course.lessons.l07.pointer_chase.load_ns` |
-# | 缓存分配器 | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
-# | 预留显存 | [07](07_allocate_once.ipynb) | `minikv.memory.cached_memory` |
-# | 碎片 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
-# | 显存不足 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
-# | 爆显存 | [07](07_allocate_once.ipynb) | `minikv.memory.replay` |
-# | 显存峰值 | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
-# | 峰值 | [07](07_allocate_once.ipynb) | `minikv.memory.measure_peak` |
-# | 内存归属 | [05](05_owned_and_borrowed.ipynb) | `minikv.memory.ownership` |
-# | 视图 | [05](05_owned_and_borrowed.ipynb) | `minikv.memory.ownership` |
-# | 越来越慢 | [01](01_why_a_cache.ipynb) | `minikv.plan.generation_flops` |
-# | 预填充 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
-# | 解码 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
-# | 算力瓶颈 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
-# | 带宽瓶颈 | [04](04_the_roofline.ipynb) | `minikv.plan.step_flops` |
-# | 屋顶线 | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
-# | 算术强度 | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
-# | GPU 利用率低 | [04](04_the_roofline.ipynb) | `minikv.plan.roofline.decode_work` |
-# | 逐 token 拼接 | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache.write` |
-# | 拷贝 | [06](06_the_linear_cache.ipynb) | `minikv.cache.LinearKVCache.write` |
-# | 块表 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
-# | 槽位 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
-# | 分页注意力 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.slot_mapping` |
-# | 前缀缓存 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
-# | 前缀命中 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.match` |
-# | 写时复制 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.fork` |
-# | 引用计数 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.BlockManager.fork` |
-# | 块大小 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
-# | 内部碎片 | [09](09_pages_and_blocks.ipynb) | `minikv.blocks.ManagerStats.fragmentation` |
-# | 分页 kernel | [10](10_kernels.ipynb) | `minikv.kernels.paged_decode` |
-# | 在线 softmax | [10](10_kernels.ipynb) | `minikv.kernels.OnlineSoftmax` |
-# | 连续批处理 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
-# | 并发上限 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
-# | 性能分析 | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
-# | 访存受限 | [11a](11a_continuous_batching.ipynb) | `minikv.plan.roofline.Roof.seconds` |
-# | 分块预填充 | [11a](11a_continuous_batching.ipynb) | `minikv.engine.Scheduler.schedule` |
-# | 抢占 | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
-# | 重新计算 | [11b](11b_when_blocks_run_out.ipynb) | `minikv.plan.preemption.recompute_seconds` |
-# | 自己写引擎 | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
-# | 从零实现 | [11c](11c_your_engine.ipynb) | `minikv.course.my_engine` |
-# | 张量并行 | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 多卡 | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 换出 | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.preemption.swap_seconds` |
-# | 卸载到 CPU | [12](12_beyond_one_gpu.ipynb) | `minikv.plan.preemption.swap_seconds` |
-# | KV 量化 | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
-# | 缓存量化 | [13](13_half_the_bytes.ipynb) | `minikv.engine.recall.measure_recall` |
-# | CUDA 图 | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.graphs.expected_memory` |
-# | 投机解码 | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
-# | 推测解码 | [13b](13b_fewer_cheaper_steps.ipynb) | `minikv.engine.ext.drafts.propose` |
-# | 滑动窗口 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.window` |
-# | 混合模型 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 线性注意力 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 潜在向量 | [03](03_the_2_86x_mistake.ipynb) | `minikv.plan.CacheSpec.explain` |
-# | 缓存淘汰 | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
-# | KV 压缩 | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
-# | 注意力汇点 | [14](14_what_to_forget.ipynb) | `minikv.eviction.install_kv_eviction` |
-# | 淘汰后显存不降 | [14](14_what_to_forget.ipynb) | `minikv.eviction.eviction_report` |
-# | 自己的策略 | [14b](14b_your_own_policy.ipynb) | `minikv.eviction.Policy` |
-# | 自定义淘汰 | [14b](14b_your_own_policy.ipynb) | `minikv.eviction.Policy` |
-# | MLA 淘汰 | [15](15_eviction_on_mla.ipynb) | `minikv.eviction.install_kv_eviction` |
-# | 容量规划 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
-# | 需要几张卡 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
-# | 首 token 延迟 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.fewest` |
-# | PD 分离 | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
-# | 预填充与解码分离 | [17](17_a_fleet_on_paper.ipynb) | `minikv.plan.CacheSpec.bytes_for` |
-# | 路由 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
-# | 负载均衡 | [17](17_a_fleet_on_paper.ipynb) | `minikv.simulate.PrefixAware` |
-# | 自定义结构 | [02b](02b_layers_that_differ.ipynb) | `minikv.plan.CacheSpec.from_layers` |
-# | 勘误 | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
-# | 算错 | [A](A_errata.ipynb) | `minikv.plan.estimate_kv_cache_gb` |
-# | 安装 | [00](00_start_here.ipynb) | `minikv.course.start` |
-# | 没有 GPU | [00](00_start_here.ipynb) | `minikv.course.start` |
