@@ -75,7 +75,7 @@ show(segments(model, "zh"))
 # - **运用**分配器的三条规则，说出一次请求会得到哪个段、`empty_cache()` 会归还哪个段；
 # - **解释**推理引擎为什么只分配一次，然后一直留着。
 #
-# 本课用到前面的两点：视图是向拥有内存的张量借来的（[第 05 课](05_owned_and_borrowed.ipynb)）；线性缓存把每个 token 写进一个槽位（[第 06 课](06_the_linear_cache.ipynb)）。
+# 本课用到前面的两点。视图是向拥有内存的张量借来的（[第 05 课](05_owned_and_borrowed.ipynb)），而线性缓存把每个 token 写进一个槽位（[第 06 课](06_the_linear_cache.ipynb)）。
 
 # %% [markdown] key="grow" lang="en"
 # ## A cache that grows
@@ -296,7 +296,7 @@ Table(["1,024 个 token，再加 16 个", "同时存活（B）"], [*peaks, ("完
 # %% [markdown] key="ladder_words" lang="zh" src="a643905d"
 # ## 一毫秒有多长？
 #
-# 常听说一次 malloc 要一毫秒。要判断这个数是大是小，先得有一把尺子。我们来测内存能做的最小的一件事：一次读取（load）。
+# 常听说一次 malloc 要一毫秒。要判断这个数是大是小，先得有一把尺子。我们来测内存能做的最小的一件事，也就是一次读取（load）。
 #
 # 方法叫**指针追逐（pointer chasing）**。数组里存着一个随机的环，每个数都是下一个数的位置。我们沿着环一步一步走，上一次读取没有结束，下一次就无法开始。
 # 如果整个数组放得进 CPU 的一级缓存，每次读取都很快；数组越大，数据就离得越远。
@@ -498,11 +498,11 @@ show(lines(taken, x="缓存里的 token 数，batch 为 32", y="GiB", steps=True
 #
 # 这个请求比 10 MiB 少 600 B。$512 \cdot \lceil 10{,}485{,}160 / 512 \rceil = 512 \cdot 20{,}479 = 10{,}485{,}248$，仍然小于 10 MiB，所以段是 20 MiB。
 #
-# **挑选。** 内存池有两个：不超过 1 MiB 的请求归小块内存池（small），其余归大块内存池（large）。
+# **挑选。** 内存池有两个。不超过 1 MiB 的请求归小块内存池（small），其余归大块内存池（large）。
 # 请求得到的，是同一个池、同一个流（stream）里放得下它的最小空闲块（最佳适配，best fit）；大小相同时，取地址最低的。
 # （流是 GPU 上的计算队列；程序自己不建，就只有一个。）
 #
-# **切分。** 剩余部分成为一个新的空闲块：小块内存池里至少剩 512 B 就切，大块内存池里要剩得超过 1 MiB 才切，不到的就留在块里，用不上。
+# **切分。** 剩余部分成为一个新的空闲块。小块内存池里至少剩 512 B 就切，大块内存池里要剩得超过 1 MiB 才切。不到的就留在块里，用不上。
 # 块释放时，会与相邻的空闲块合并，但只限于同一个段之内。
 #
 # 由此要记住两点：**块从不移动，段从不合并。**
@@ -796,9 +796,9 @@ Table(["设置", *head, "下一批"], rows, right=head)
 # | `torch.cuda.empty_cache()` | 不变 | 减去没有存活块的段（可扩展段：页） | 不变 |
 # | `torch.cuda.reset_peak_memory_stats()` | 不变 | 不变 | 变为当前值 |
 #
-# `empty_cache()` 不释放任何张量，也不会替 torch 多找出显存：缓存着的，torch 本来就能用；在报显存不足之前，它还会自己先归还一遍（`num_alloc_retries`）。
+# `empty_cache()` 不释放任何张量，也不会替 torch 多找出显存，因为缓存着的，torch 本来就能用；在报显存不足之前，它还会自己先归还一遍（`num_alloc_retries`）。
 # 这个调用是为 torch **之外**腾空间，例如另一个进程，或者直接向驱动要显存的库。
-# 它的另一个用处，就是前面 free, empty, keep 那种次序：空段还回去了，就不会再被切开。
+# 它的另一个用处，就是前面 free, empty, keep 那种次序，因为空段还回去了，就不会再被切开。
 # 它要等 GPU 完成计算，之后的请求又得重新去找驱动，所以不要放在解码循环里。
 #
 # 有两处容易误解。第一，如果每个缓存着的段里都还有一个存活的块，那么 5 GB 缓存在 `empty_cache()` 之后仍是 5 GB。第二，峰值不是整个程序运行期间的峰值，而是自上次重置以来的最大值。
@@ -906,7 +906,7 @@ Table(head, touched, right=head[1:])
 # - CPU 上的大张量一释放就还给系统，于是 `torch.cat` 每个 token 都要写一批新页；第一张计时图里 malloc 的代价，就是这么来的。较小的块会留给下一次请求，与缓存分配器的做法相似。在 Linux 常用的 C 库 glibc 里，分界是 32 MiB（[mallopt](https://man7.org/linux/man-pages/man3/mallopt.3.html) 的 `M_MMAP_THRESHOLD`）；也就是计时图里 16,384 个 2,048 B 的 token，曲线正是在那里跳升的。
 # - 在 GPU 上，`torch.zeros` 只是一个写入的 kernel，显存早已占好。
 #
-# `LinearKVCache` 用的是 zeros，但不是为了时间：从未写过的内存里可能有 NaN，掩码遮不住它，因为权重 0 乘以 NaN 还是 NaN。
+# `LinearKVCache` 用的是 zeros，但不是为了时间，而是因为从未写过的内存里可能有 NaN。掩码遮不住它，权重 0 乘以 NaN 还是 NaN。
 
 # %% [markdown] key="snapshot" lang="en"
 # ## Read a real one
@@ -956,7 +956,7 @@ Table(["已保留（B）", "已分配（B）", "切开后空闲（B）", "按我
 # %% [markdown] key="snapshot_read" lang="zh" src="16853172"
 # 段里只有一个块，块里什么都没有。此刻 `empty_cache()` 能把它还回去，同样大小的请求也放得下。
 #
-# 有 GPU 时，下一个单元格会把第二个故事缩小重演一遍：先释放 256 MiB，再留下 24 MiB，然后读自己的快照，看看有多少还不回去，存活的块又是哪一行代码申请的。
+# 有 GPU 时，下一个单元格会把第二个故事缩小重演一遍，先释放 256 MiB，再留下 24 MiB，然后读自己的快照，看看有多少还不回去，存活的块又是哪一行代码申请的。
 
 # %% key="snapshot_gpu" tags="hardware" lang="en"
 holders = [("no GPU here", 0, 0)]
@@ -1042,13 +1042,13 @@ head = ["batch 8：保留（GiB）", "驱动调用次数", "batch 32：保留（
 Table(["设置", *head, "下一批"], rows, right=head)
 
 # %% [markdown] key="break_read" lang="en"
-# - `max_split_size_mb:20` cures the 6,122 MiB. But at batch 8 a cache of 768 MiB fills the whole card and calls the driver 4,226 times, because blocks of 20 MiB or more may not be cut, and what is freed fits hardly any other request.
+# - `max_split_size_mb:20` cures the 6,122 MiB. But at batch 8 a cache of 768 MiB fills the whole card and calls the driver 4,226 times. Blocks of 20 MiB or more may not be cut, so what is freed fits hardly any other request.
 # - The garbage collection does *nothing* unless the process has a limit. torch reads the threshold only where `torch.cuda.set_per_process_memory_fraction` was called. With a limit it keeps the staircase low, but still asks the driver as often, and it cannot return a segment with a live block, either.
 # - Expandable segments help both stories here. They are no reason to grow by `torch.cat`, because the copies stay.
 #
 # Settings treat the symptom, and the cause is the growing and freeing of large tensors.
 # With a pre-allocated cache neither story happens: there is one call to malloc, no staircase, and no block to be cut.
-# %% [markdown] key="break_read" lang="zh" src="8216d5ae"
+# %% [markdown] key="break_read" lang="zh" src="f87d9b96"
 # - `max_split_size_mb:20` 解决了收不回的 6,122 MiB。但 batch 为 8 时，768 MiB 的缓存就占满了整块卡，还调用了驱动 4,226 次，因为 20 MiB 及以上的块不许切开，释放的块几乎满足不了别的请求。
 # - 没有给进程设上限时，垃圾回收**什么都不做**，因为只有调用过 `torch.cuda.set_per_process_memory_fraction`，torch 才会理会这个阈值。设了上限，台阶就低了，但调用驱动的次数一点没少；含有存活块的段，它同样还不回去。
 # - 可扩展段在这里对两个故事都有帮助。但这不是继续用 `torch.cat` 的理由，因为复制一次也没少。
@@ -1071,7 +1071,7 @@ Table(["设置", *head, "下一批"], rows, right=head)
 # %% [markdown] key="self" lang="zh" src="117f6f60"
 # ## 本课小结
 #
-# 靠 `torch.cat` 变大的缓存，每一步都要把旧内容全部读写一遍：1,024 个 token 的提示词之后再生成 256 个，共约 72 GiB，而写槽位只要 64 MiB。
+# 靠 `torch.cat` 变大的缓存，每一步都要把旧内容全部读写一遍。例如 1,024 个 token 的提示词之后再生成 256 个，共约 72 GiB，而写槽位只要 64 MiB。
 # PyTorch 的缓存分配器很少去找驱动，只有一条序列时 32,832 次请求才 39 次，所以问题不在于每个 token 一次 malloc。
 # 它做不到的是移动块、合并段，例如一份慢慢长到 4 GiB 的缓存，让它保留了 51.77 GiB。
 # 一个 23.5 MiB 的存活块，能让 6 GiB 的段还不回去；会不会这样，取决于释放、留下、清空三步的次序。
@@ -1135,9 +1135,9 @@ explain("empty_cache_or_not")
 # - The 1 ms a token and its 3.2 % come from "Memory Model Deep Dive", a text about CUDA memory. The section "Is it the malloc?" shows what it leaves out.
 # - An older version of transformers held on to all old tensors of a step while it joined, so it needed the whole cache twice ([transformers #25930](https://github.com/huggingface/transformers/issues/25930), [PR #30536](https://github.com/huggingface/transformers/pull/30536)). Today it is one tensor at a time, as in "A cache that grows".
 # - A small `max_split_size_mb` can be right for one phase: vLLM sets it while it loads the weights ([PR #41268](https://github.com/vllm-project/vllm/pull/41268)). Expandable segments don't work with everything: vLLM's sleep mode is an exception ([PR #14189](https://github.com/vllm-project/vllm/pull/14189)).
-# - A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), draws 5 GB of cached blocks that become 0, and calls the peak that of "整个程序运行中", the whole run. "What each call does" says when this is not so.
+# - A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), draws 5 GB of cached blocks that become 0. It also calls the peak that of "整个程序运行中", the whole run. "What each call does" says when this is not so.
 # - [Lesson 03](03_the_2_86x_mistake.ipynb)'s script ended with "6+ GB stuck in CUDA allocator" after `gc.collect()` and `empty_cache()`. Why `empty_cache()` may return nothing is this lesson's part of that case; [lesson 16](16_where_did_6gb_go.ipynb) finds what held the memory.
-# %% [markdown] key="wild" lang="zh" src="e2eaa60f"
+# %% [markdown] key="wild" lang="zh" src="9b9c4db1"
 # ## 实战现场
 #
 # - 2020 年 4 月，一位用户的训练第一步正常，第二步就显存不足，而 GPU 上有一半显存没有使用（[PyTorch #35901](https://github.com/pytorch/pytorch/issues/35901)，“OOM error where ~50% of the GPU RAM cannot be utilised/reserved”）。它的快照里就有第一幅图中的段：11,643,387,904 字节，里面的张量共 499,214,336 字节。

@@ -1274,14 +1274,14 @@ explain("which_size")
 # <details>
 # <summary>Five reports, and the section that explains each</summary>
 #
-# - **A hit that left no query.** In October 2025 a user gave nano-vllm one prompt 513 times, and it crashed where the prompt's length was a multiple of the block size, 256 ([#114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). vLLM looks up one token less, as `match` does ([PR #17999](https://github.com/vllm-project/vllm/pull/17999)); a fix proposed for nano-vllm computes only the last token again ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)).
+# - **A hit that left no query.** In October 2025 a user gave nano-vllm one prompt 513 times. It crashed where the prompt's length was a multiple of the block size, 256 ([#114](https://github.com/GeeeekExplorer/nano-vllm/issues/114), [#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). vLLM looks up one token less, as `match` does ([PR #17999](https://github.com/vllm-project/vllm/pull/17999)). A fix proposed for nano-vllm computes only the last token again ([PR #199](https://github.com/GeeeekExplorer/nano-vllm/pull/199)).
 # - **Blocks that were too large.** An engine had chosen blocks of about 2,000 tokens, and shorter prefixes never hit ([vLLM #53749](https://github.com/vllm-project/vllm/issues/53749)). *How large should a block be?* has the reason.
 # - **Salts.** vLLM added a salt so that tenants can't find out by timing what others have asked ([PR #17045](https://github.com/vllm-project/vllm/pull/17045)). *What a shared prompt brings* measures its price.
 # - **A stale count.** vLLM gave wrong text because a hit count outlived a failed schedule ([PR #18957](https://github.com/vllm-project/vllm/pull/18957)). It's the fault of *A block that was published too early*.
 # - **Hashes.** vLLM began with Python's `hash` and moved on to SHA-256, because a collision gives one user the cache of another ([PR #12621](https://github.com/vllm-project/vllm/pull/12621), [PR #15297](https://github.com/vllm-project/vllm/pull/15297)). *Two texts, one hash* shows one.
 #
 # </details>
-# %% [markdown] key="wild" lang="zh" src="07a551f0"
+# %% [markdown] key="wild" lang="zh" src="80c11d77"
 # ## 实战现场
 #
 # <details>

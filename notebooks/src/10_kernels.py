@@ -1282,7 +1282,7 @@ explain("why_split")
 # <details>
 # <summary>Six reports, and the part of the lesson that explains each</summary>
 #
-# - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens, and the contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), and a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)), so the user compared two kernels.
+# - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens. The contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), but a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)). So the user compared two kernels.
 # - **Pages of one token.** On Blackwell GPUs the same bytes moved at 0.87 TB/s with pages of one token and at 4.0 with pages of 128 ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)). Then the threads divided the address arithmetic among them, and every page size reached 5 TB/s with tables as large as before ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104); *The floor*).
 # - **Packing.** MLX loaded K and V again for each of 8 query heads of a group, and moved 195 of 266 GB/s ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)). Another engine became 9% slower by packing, because its 42 MB a layer fitted into an L2 cache of 96 MB and 128 programs were too few ([imp PR #1785](https://github.com/kekzl/imp/pull/1785); step 4).
 # - **No split.** A kernel for AMD GPUs ran one sequence of 32,768 tokens as a single program on 256 compute units (AMD's SMs): 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)). Step 5 is the cure.
@@ -1290,7 +1290,7 @@ explain("why_split")
 # - **A benchmark's faults.** TileOPs measured blocks in order that all sequences shared, so they came from a cache. It found both faults itself ([#2014](https://github.com/tile-ai/TileOPs/issues/2014); *Measure it here*).
 #
 # </details>
-# %% [markdown] key="wild" lang="zh" src="135c05a3"
+# %% [markdown] key="wild" lang="zh" src="28562a54"
 # ## 实战现场
 #
 # <details>

@@ -143,7 +143,7 @@ show_source(nano_scheduler.Scheduler.schedule)
 #
 # An engine's loop is three lines: choose the tokens, compute them, take in what came out. nano's `step` does nothing else:
 # %% [markdown] key="with_model" lang="zh" src="b27a887b"
-# `make_room` 处理没有空闲块的情形：它抢占一条序列，让它交出自己的块，而且这一步不再放新序列进来。这是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。
+# `make_room` 处理没有空闲块的情形。它抢占一条序列，让它交出自己的块，而且这一步不再放新序列进来。这是[第 11b 课](11b_when_blocks_run_out.ipynb)的内容。
 #
 # ## 接上模型
 #
@@ -159,7 +159,7 @@ show_source(nano_llm.LLM.step)
 # (On a CPU we use a single thread, because the model is so small that several threads would mostly wait for each other.)
 # %% [markdown] key="with_model_tiny" lang="zh" src="9896fa64"
 # `minikv.LLM` 做的也是这些，只是更周全。这里的模型 tiny-gqa 只学过一件事：提示词给几个人名各配一座城市，最后问其中一个人名，模型从前文里找出那座城市。
-# （在 CPU 上只用一个线程：模型太小，线程多了，大半时间都在互相等待。）
+# （在 CPU 上只用一个线程，因为模型太小，线程多了，大半时间都在互相等待。）
 
 # %% key="model" lang="en"
 import torch
@@ -357,7 +357,7 @@ Table(["时刻", "每条 token 数", "每条块数", "放得下几条"], rows, t
 # %% [markdown] key="admission" lang="zh" src="f72d2126"
 # 如果拿 440 个提示词把块池填满，到这些序列结束的时候，只放得下其中一半。
 # 如果一开始就按最后的长度留足位置，块池起初有一半空着；有的回答会提前结束，为它留的那部分就始终用不上。
-# 推理引擎两样都不做：现在放得下就放进来，实在不够了再把块收回来。
+# 推理引擎两样都不做，而是现在放得下就放进来，实在不够了再把块收回来。
 #
 # ## 放哪些请求进来
 #
@@ -427,15 +427,15 @@ show(packed_step(scheduler.schedule(), "zh"))
 # For S no token is sampled. Its last token isn't computed yet, and the logits of an earlier one only predict a token that the prompt already has. (Exercise 11a.3 is these arrays.)
 #
 # In nano, `pack` says which tokens of a sequence are in the step, and `make_batch` puts them into one row.
-# Instead of `query_starts` it has two others: `last`, the row of each sequence's last token, whose logits choose the next one, and `groups`, which lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
-# %% [markdown] key="step_read" lang="zh" src="c217566a"
+# Instead of `query_starts` it has two others. `last` is the row of each sequence's last token, and the logits of that row choose the next token. `groups` lists what plain torch computes at once (up to 16 decodes, or the chunk of one sequence).
+# %% [markdown] key="step_read" lang="zh" src="03e9242b"
 # - **positions** 按序列数，不按这一行数。RoPE 按位置旋转每个 key，新的一段不会又从 0 开始。
 # - **slot_mapping** 说 K 和 V 写到哪里（[第 09 课](09_pages_and_blocks.ipynb)）。
 # - **query_starts** 说每条序列从这一行的哪里开始，末尾再加上总数。序列 $i$ 的 query 是 `query_starts[i]` 到 `query_starts[i + 1] - 1`。
 # - **lengths** 是每条序列的最后一个 query 能看到多少个 token，早先缓存的也算在内。例如 Q 只有一个 query，长度是 10。
 #
 # R 有 12 个 token，只算 4 个，因为前 8 个已经在两个满块里找到。（系统提示词的第 9 个 token 所在的块，Q 还没有填满。）
-# S 这一步不采样：它的最后一个 token 还没有算到，而前面的 token 的 logits 预测的，是提示词里已有的 token。（练习 11a.3 就是写这些数组。）
+# S 这一步不采样，因为它的最后一个 token 还没有算到，而前面的 token 的 logits 预测的，是提示词里已有的 token。（练习 11a.3 就是写这些数组。）
 #
 # 在 nano 里，`pack` 决定一条序列的哪些 token 进入这一步，`make_batch` 把它们排成一行。
 # 它不用 `query_starts`，而是用另外两个：`last` 是每条序列最后一个 token 所在的行，下一个 token 由这一行的 logits 决定；`groups` 列出纯 torch 一次算哪些（最多 16 条解码，或者一条序列的一段）。
@@ -462,7 +462,7 @@ show_source(nano_scheduler.Scheduler.pack, nano_runner.make_batch)
 # 一步要算的 token 越多，用时越长。所以 600 个 token 的提示词如果一口气算完，其他序列的下一个 token 就全都被它拖住。
 # **分块预填充**（chunked prefill）把它切开，先满足解码，剩下的预算有多少，提示词就算多少（[Sarathi-Serve](https://arxiv.org/abs/2403.02310)，2024）。例如有 4 条解码、预算 64，一段就是 60 个 token，600 个 token 要 10 步。
 #
-# nano 不需要“解码优先”这条规则：没算完的提示词已经把预算用光，后面不会再放序列进来，所以它总是 `running` 里的最后一条。
+# nano 不需要“解码优先”这条规则，因为没算完的提示词已经把预算用光，后面不会再放序列进来，所以它总是 `running` 里的最后一条。
 
 # %% key="predict_first_token"
 predict("first_token", ...)
@@ -599,7 +599,7 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 # With the numbers: `16 / (0.0015 + 0.0000388 * 16) = 7,544` tokens a second. (These $a$ and $c$ are from one run. The next cells measure them again, so theirs differ, and with other work on the machine the points scatter around the curve.) The throughput rises with $b$ and levels off at $1/c$:
 # %% [markdown] key="prefix_read" lang="zh" src="58f194dd"
 # 回答都一样，变的是为此算了多少。
-# 租户是共用一台服务的不同客户，盐值（salt）把他们隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，其余 20 个问题各命中 192 个 token，即 `20 * 192 / 4,680 = 82%`。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到：同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
+# 租户是共用一台服务的不同客户，盐值（salt）把他们隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，其余 20 个问题各命中 192 个 token，即 `20 * 192 / 4,680 = 82%`。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到。也就是说，同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
 #
 # ## 在本机上测量
 #
@@ -815,7 +815,7 @@ Table(["改动", "答对", "总数"], rows)
 # That is why the package's tests compare every token with the model's own `generate`.
 # %% [markdown] key="break_positions_read" lang="zh" src="221362a1"
 # 两种都没有任何报错。
-# 第二种容易发现：24 个只答对 5 个，因为这一段有几个 token，注意力就只看得到几个。第一种更糟：24 个答对 18 个，拿两三个提示词测一测就过了；换成聊天，只会觉得模型变差了。
+# 第二种容易发现，24 个只答对 5 个，因为这一段有几个 token，注意力就只看得到几个。第一种更糟，因为 24 个答对 18 个，拿两三个提示词测一测就过了；换成聊天，只会觉得模型变差了。
 # 所以本包的测试把每个 token 都与模型自己的 `generate` 逐一对照。
 
 # %% [markdown] key="recap" lang="en"

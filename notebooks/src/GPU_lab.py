@@ -491,14 +491,14 @@ Table(head, [row], lines=card.absent(t("only_swap")))
 #
 # - The 8B has 8,190,735,360 weights, which are 16.4 GB in bf16. A card of 80 GB has room for 96 sequences of 4,096 tokens as well, if a step and the context take 1 GiB each.
 # - Allocated, reserved and the driver's figure differ by what torch keeps cached and by what lies outside torch.
-# - A step of 32 sequences takes at least 5.23 ms on an H100. What it takes beyond that is launches, or too few bytes under way.
+# - A step of 32 sequences takes at least 5.23 ms on an H100. Time beyond that goes into launches, or too few bytes are under way.
 # - An out-of-memory error costs nothing if no work was left half done: the next request gets the same answer.
-# %% [markdown] key="recap" lang="zh" src="8f1e96c4"
+# %% [markdown] key="recap" lang="zh" src="a6e652f3"
 # ## 本课小结
 #
 # - 8B 模型有 8,190,735,360 个权重，用 bf16 存放是 16.4 GB。如果一步和上下文各占 1 GiB，80 GB 的显卡还放得下 96 条 4,096 个 token 的序列。
 # - 已分配、已保留和驱动的数字各不相同，差的是 torch 缓存着的部分，以及 torch 之外的部分。
-# - 32 条序列的一步，在 H100 上至少要 5.23 ms。多出来的时间，要么是 launch，要么是在途的字节太少。
+# - 32 条序列的一步，在 H100 上至少要 5.23 ms。比这多出来的时间，要么花在 launch 上，要么是因为在途的字节太少。
 # - 只要没有留下半途的状态，显存不足并不会造成损失，下一个请求的回答还是一样。
 
 # %% [markdown] key="self" lang="en"
