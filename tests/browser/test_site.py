@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from minikv import CacheSpec, plan_memory
-from minikv.course.widgets import WalkWidget
+from minikv.course.widgets import PoolWidget, WalkWidget
 from minikv.i18n import LANGUAGES
 from minikv.plan.catalog import find_model
 from tests.browser.accessibility import violations
@@ -27,7 +27,8 @@ from tools.site.words import words
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 STEM = "01_why_a_cache"  # has a plot, formulas and code
-RECORDED, LIVE = "08_allocate_kv_cache", "10_kernels"  # have a widget each that works on the page
+# Have widgets that work on the page.
+RECORDED, POOL, LIVE = "08_allocate_kv_cache", "09_pages_and_blocks", "10_kernels"
 WIDE = {"width": 1400, "height": 1000}
 PHONE = {"width": 390, "height": 844}
 LOADED_MS = 120_000
@@ -49,7 +50,7 @@ def python():
 def origin(python, tmp_path_factory):
     """The address of a server for the small site."""
     folder = tmp_path_factory.mktemp("site")
-    assert Site(Plan(ROOT, only=frozenset({STEM, RECORDED, LIVE})), folder, python).write() == []
+    assert Site(Plan(ROOT, only=frozenset({STEM, RECORDED, POOL, LIVE})), folder, python).write() == []
     with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -238,6 +239,21 @@ def test_a_lesson_s_widgets_work_on_its_page(lang, origin, watched_page, screens
     assert said.inner_text() != before
     assert page.evaluate(_SIDEWAYS) == 0
     assert not any("pyodide" in url for url in seen)
+    # So has that of a monitor, in a file of its own.
+    monitor = page.locator("figure.widget").last
+    monitor.locator("button.start").focus()
+    page.keyboard.press("Enter")
+    page.locator("figure.widget .minikv-engine").wait_for()
+    said = monitor.locator(".minikv-engine [role=status]")
+    before = said.inner_text()
+    monitor.locator("[name=moment]").focus()
+    page.keyboard.press("Home")
+    until(
+        page, f"document.querySelector('.minikv-engine [role=status]').textContent !== {json.dumps(before)}"
+    )
+    assert monitor.locator("button:visible").count() == 0, "nothing runs here"
+    assert page.evaluate(_SIDEWAYS) == 0
+    assert not any("pyodide" in url for url in seen)
     # The live one asks Python, which its first change loads.
     page.goto(f"{origin}/{lang}/lessons/{LIVE}.html")
     page.locator("figure.widget button.start").click()
@@ -315,6 +331,23 @@ def test_search_is_opened_by_a_key_and_leads_to_the_place(lang, asked, origin, w
     page.keyboard.press("Enter")
     page.wait_for_url(lambda url: unquote(url).endswith(address.removeprefix("..")))
     assert not page.locator("#search").is_visible()
+    watched.assert_clean()
+
+
+@pytest.mark.parametrize("lang", usual_if(lambda lang: lang == "en", LANGUAGES))
+def test_the_pool_answers_its_buttons_on_its_page(lang, origin, watched_page):
+    watched = watched_page(origin, viewport=PHONE)
+    page = watched.page
+    page.goto(f"{origin}/{lang}/lessons/{POOL}.html")
+    figure = page.locator("figure.widget").last
+    figure.locator("button.start").click()
+    figure.locator("button[name=new]").click()
+    pool = PoolWidget(lang, num_blocks=24, block_size=4)
+    for press in (("new",), ("new",), ("share", "B"), ("step",), ("new",), ("free", "D"), ("new",)):
+        pool.act(*press)
+    said = json.dumps(pool.frames[-1]["status"])
+    until(page, f"document.querySelector('.minikv-blocks [role=status]')?.textContent === {said}")
+    assert page.evaluate(_SIDEWAYS) == 0
     watched.assert_clean()
 
 
