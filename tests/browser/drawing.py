@@ -17,6 +17,23 @@ _HTML = """<!DOCTYPE html><html lang="{lang}"><head><meta charset="utf-8"><title
 <body><div id="photo">{html}</div></body></html>"""
 _BODY = "\nbody { background: var(--jp-layout-color0) !important; color: var(--jp-content-font-color1) !important; }"
 
+# A line of text is taller than its letters: three pixels above and below may overlap.
+WORDS_ASTRAY = """(root) => {
+  const svg = root.querySelector("svg:has(text)"), whole = svg.getBoundingClientRect(), faults = [];
+  const words = [...svg.querySelectorAll("text")].map((one) => [one.textContent, one.getBoundingClientRect()])
+    .filter(([, box]) => box.width > 0); // what is hidden has no box
+  for (const [place, [said, box]] of words.entries()) {
+    const sideways = box.left < whole.left - 1 || box.right > whole.right + 1;
+    if (sideways || box.bottom > whole.bottom) faults.push(`${said}: outside`);
+    for (const [other, near] of words.slice(place + 1)) {
+      const beside = box.left < near.right - 1 && near.left < box.right - 1;
+      const level = box.top + 3 < near.bottom - 3 && near.top + 3 < box.bottom - 3;
+      if (beside && level) faults.push(`${said} touches ${other}`);
+    }
+  }
+  return faults;
+}"""
+
 
 @dataclass(frozen=True)
 class Drawing:

@@ -3,6 +3,8 @@
 import pytest
 
 from minikv.course.motion import scene_page
+from minikv.i18n import LANGUAGES
+from tests.browser.drawing import WORDS_ASTRAY
 from tests.course.widget_cases import MOTIONS, made
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -73,6 +75,21 @@ def test_it_plays_at_its_speed_and_fits_on_a_screen(kind, watched_page):
     assert page.evaluate(_PLACE) == [last, "false"]
     assert play.get_attribute("aria-pressed") == "false"
     assert page.locator(".minikv-motion").bounding_box()["height"] <= TALLEST
+    watched.assert_clean()
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("kind", MOTIONS, ids=lambda kind: kind.__name__)
+def test_its_words_stay_in_the_picture_and_apart(kind, lang, watched_page):
+    watched = watched_page("")
+    with made(kind, lang) as motion:
+        watched.page.set_content(scene_page(motion.form["name"], motion.scene))
+        for step in range(len(motion.states)):
+            watched.page.locator("[name=step]").fill(str(step))
+            watched.page.wait_for_function(
+                "document.querySelector('.minikv-motion').dataset.moving === 'false'"
+            )
+            assert watched.page.locator(".minikv-motion").evaluate(WORDS_ASTRAY) == []
     watched.assert_clean()
 
 

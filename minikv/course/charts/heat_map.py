@@ -7,6 +7,8 @@ from minikv.look import look
 from minikv.shown import columns as aligned
 from minikv.shown import rounded
 
+BARE = {"showgrid": False, "zeroline": False}  # cells have edges of their own
+
 
 def heat_map(
     values: Sequence[Sequence[float]], *, rows: Sequence[str], columns: Sequence[str], x: str, y: str
@@ -31,8 +33,9 @@ def heat_map(
         ygap=2,
     )
     figure = Figure(grid)
-    figure.update_xaxes(title=x, tickvals=list(range(len(columns))), ticktext=list(columns), showgrid=False)
-    figure.update_yaxes(title=y, autorange="reversed", showgrid=False, type="category")
+    figure.update_xaxes(title=x, tickvals=list(range(len(columns))), ticktext=list(columns))
+    figure.update_yaxes(title=y, autorange="reversed", type="category")
+    figure.update_layout(xaxis=BARE, yaxis=BARE)
     figure.update_layout(height=120 + 48 * len(rows), margin={"t": 16, "r": 24})
     table = [["", *columns], *([name, *row] for name, row in zip(rows, said, strict=True))]
     return Chart(figure, [f"{y} / {x}", aligned(table, range(1, len(columns) + 1))])

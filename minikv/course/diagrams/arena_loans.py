@@ -34,7 +34,7 @@ def arena_loans(report: "ArenaReport", lang: str = "en") -> Diagram:
         picture.box(TENSOR, y + 2, TENSOR_WIDE, LOAN - 4, radius=6, edge=1, dashed=not loan.alive)
         picture.words(TENSOR + 12, y + 19, loan.name, bold=True)
         state = text(f"diagrams.arena_{'alive' if loan.alive else 'gone'}", lang)
-        picture.words(TENSOR + 12, y + 36, f"{shape}, {state}", size=12)
+        picture.words(TENSOR + 12, y + 36, text("diagrams.comma", lang).join((shape, state)), size=12)
         if loan.alive:
             picture.curve((TENSOR - 4, middle), (STRIP + STRIP_WIDE + 4, middle))
         y, end = y + LOAN, loan.offset + loan.nbytes

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, width_of
+from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, alt_of, width_of
 from minikv.i18n import pick_language, text
 from minikv.look import look
 from minikv.plan import CacheSpec
@@ -75,9 +75,14 @@ def attention_heads(models: Mapping[str, Any], lang: str = "en") -> Diagram:
         )
         for one in drawn
     ]
-    joint = text("diagrams.joint", lang)
-    alt = title + text("diagrams.colon", lang) + joint.join(", ".join(filter(None, line)) for line in table)
-    return Diagram(picture, alt, [title, columns(table)], lang, width=WIDTH, height=TOP + HEIGHT + 144)
+    return Diagram(
+        picture,
+        alt_of(title, table, lang),
+        [title, columns(table)],
+        lang,
+        width=WIDTH,
+        height=TOP + HEIGHT + 144,
+    )
 
 
 def _column(name: str, model: Any) -> _Column:
@@ -90,7 +95,7 @@ def _draw(
     picture: Picture, column: _Column, left: float, scale: float, row: float, most: int, lang: str
 ) -> None:
     layer = column.layer
-    names = ("latent", "rope") if layer.kind == "latent" else ("K", "V")
+    names = (text("diagrams.latent", lang), "rope") if layer.kind == "latent" else ("K", "V")
     looks = (look("shared"), look("k")) if layer.kind == "latent" else (look("k"), look("v"))
     picture.words(left, 16, column.kind, bold=True, size=16)
     picture.words(left, 36, column.name)

@@ -90,7 +90,7 @@ def _draw(
     if now.asked:
         line += text("diagrams_steps.moments_found", lang, found=now.found, asked=now.asked)
     picture.words(left, y + 62, line, size=12)
-    table = ", ".join(
+    table = text("diagrams.comma", lang).join(
         "-"
         if block == NULL_BLOCK
         else text(

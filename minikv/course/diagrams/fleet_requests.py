@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, width_of
+from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, alt_of, width_of
 from minikv.i18n import pick_language, text
 from minikv.look import look
 from minikv.shown import columns
@@ -87,9 +87,7 @@ def fleet_requests(outcome: "Outcome", lang: str = "en") -> Diagram:
     picture.dots([(left + 5, y - 5)], 3)
     picture.words(left + 16, y, text("diagrams_fleet.dot", lang), size=12)
     lines = [title, f"{source} -> {' '.join(router)}".replace("\n", " "), columns(table, range(1, 7))]
-    joint = text("diagrams.joint", lang)
-    alt = title + text("diagrams.colon", lang) + joint.join(", ".join(row) for row in table)
-    return Diagram(picture, alt, lines, lang, width=WIDTH, height=y + 12)
+    return Diagram(picture, alt_of(title, table, lang), lines, lang, width=WIDTH, height=y + 12)
 
 
 def _longest_queue(arrival: np.ndarray, admitted: np.ndarray) -> int:

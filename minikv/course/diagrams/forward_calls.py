@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minikv.course.diagrams.svg import WIDTH, Diagram, Picture
+from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, alt_of
 from minikv.i18n import pick_language, text
 from minikv.look import look
 from minikv.shown import columns
@@ -61,9 +61,14 @@ def forward_calls(calls: "Sequence[PortCall]", lang: str = "en", *, layer: int =
     bottom = TOP + len(STAGES) * STAGE
     note = text("diagrams_eviction.forward_note", lang)
     picture.words(0, bottom, note, size=12)
-    joint = text("diagrams.joint", lang)
-    alt = title + text("diagrams.colon", lang) + joint.join(", ".join(row) for row in table)
-    return Diagram(picture, alt, [title, columns(table, range(5))], lang, width=WIDTH, height=bottom + 8)
+    return Diagram(
+        picture,
+        alt_of(title, table, lang),
+        [title, columns(table, range(5))],
+        lang,
+        width=WIDTH,
+        height=bottom + 8,
+    )
 
 
 def _bar(

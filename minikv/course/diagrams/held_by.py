@@ -39,7 +39,7 @@ def held_by(report: "RetentionReport", lang: str = "en") -> Diagram:
     for number, storage in enumerate(kept):
         y = TOP + number * ROW
         shape = "x".join(map(str, storage.shape))
-        said = f"{shape} {storage.dtype}, {storage.nbytes:,} B"
+        said = text("diagrams.comma", lang).join((f"{shape} {storage.dtype}", f"{storage.nbytes:,} B"))
         picture.box(STORAGE, y, WIDE, HIGH, radius=6, edge=1)
         picture.box(STORAGE, y, 12, HIGH, look("k"))
         picture.words(STORAGE + 24, y + 18, said, bold=True)

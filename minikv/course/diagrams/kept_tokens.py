@@ -82,7 +82,7 @@ def _rows_of(trace: "EvictionTrace", name: str, layer: int, lang: str) -> list[_
         kept = trace.kept[layer, head or 0, -1]
         found.append(
             _Row(
-                text("diagrams_eviction.kept_of", lang, name=name, place=place) if name else place,
+                text("diagrams.comma", lang).join((name, place)) if name else place,
                 kept,
                 heights,
             )

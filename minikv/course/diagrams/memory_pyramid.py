@@ -38,12 +38,12 @@ def memory_pyramid(devices: Mapping[str, Sequence[Tier]], lang: str = "en") -> D
             fill = look("other") if row == len(tiers) - 1 else look(0)
             picture.box(middle - width / 2, y, width, TIER - GAP, fill, edge=1)
             size = format_bytes(tier.num_bytes)
-            picture.words(
-                middle, y + 20, f"{tier.name}, {size}", anchor="middle", bold=True, on=fill, halo=10
-            )
+            name = text("diagrams.pyramid_memory", lang) if tier.name == "memory" else tier.name
+            said = text("diagrams.comma", lang).join((name, size))
+            picture.words(middle, y + 20, said, anchor="middle", bold=True, on=fill, halo=10)
             rate = text("diagrams.pyramid_rate", lang, rate=tier.gb_s) if tier.gb_s else "-"
             picture.words(middle, y + 38, rate, anchor="middle", size=12, on=fill, halo=10)
-            said = text("diagrams.pyramid_line", lang, device=device, name=tier.name, size=size, rate=rate)
+            said = text("diagrams.pyramid_line", lang, device=device, name=name, size=size, rate=rate)
             lines.append(said)
     below = TOP + TIER * max(map(len, devices.values())) + 16
     scale = text("diagrams.pyramid_scale", lang)

@@ -74,4 +74,4 @@ def _draw(
         zeros=zeros,
     )
     picture.words(LEFT, y + TALL + 28, said, size=12)
-    return f"{one.codec}: {said}"
+    return one.codec + text("diagrams.colon", lang) + said

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minikv.course.diagrams.svg import WIDTH, Diagram, Picture
+from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, alt_of
 from minikv.i18n import pick_language, text
 from minikv.look import look
 from minikv.shown import columns
@@ -49,6 +49,11 @@ def plan_room(task: "Task", plans: Sequence["Plan"], lang: str = "en") -> Diagra
         table.append((name, f"{token:,}", f"{blocks:,}", str(needed), str(most)))
     y = TOP + len(plans) * ROW
     picture.words(0, y + 4, text("diagrams_room.legend", lang), size=12)
-    joint = text("diagrams.joint", lang)
-    alt = title + text("diagrams.colon", lang) + joint.join(", ".join(row) for row in table)
-    return Diagram(picture, alt, [title, columns(table, range(1, 5))], lang, width=WIDTH, height=y + 12)
+    return Diagram(
+        picture,
+        alt_of(title, table, lang),
+        [title, columns(table, range(1, 5))],
+        lang,
+        width=WIDTH,
+        height=y + 12,
+    )

@@ -36,7 +36,7 @@ def rank_caches(models: Mapping[str, Any], tp: int, lang: str = "en") -> Diagram
                 fill = look("cached") if latent else look(first + place)
                 at = x + 4 + place * cell
                 picture.box(at, y + HEAD + 4, cell, CELL, fill, edge=1)
-                word = text("diagrams.rank_latent", lang) if latent else str(first + place)
+                word = text("diagrams.latent", lang) if latent else str(first + place)
                 picture.words(at + cell / 2, y + HEAD + 22, word, anchor="middle", size=12, on=fill, halo=8)
             picture.box(x, y + HEAD, wide, CELL + 8, radius=6, edge=1)
             rank_name = text("diagrams.rank_name", lang, rank=rank)

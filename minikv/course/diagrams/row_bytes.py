@@ -45,7 +45,7 @@ def row_bytes(models: Sequence[str], kv_dtypes: Sequence[str], lang: str = "en")
                 ratio=each[0].slope() / spec.slope(),
             )
             picture.words(x + 8, top + 15, said, size=12)
-            lines.append(f"  {kv_dtype}: {said}")
+            lines.append(f"  {kv_dtype}{text('diagrams.colon', lang)}{said}")
         y += 20 + len(kv_dtypes) * ROW + APART - 24
     x = float(LEFT)
     for key, fill in PARTS.items():

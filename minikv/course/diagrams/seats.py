@@ -97,4 +97,5 @@ def _said(row: list[int | None], lang: str) -> str:
         else:
             spans.append([number, 1])
     idle = text("diagrams_batching.seats_no_request", lang)
-    return ", ".join(f"{idle if number is None else number} x {count}" for number, count in spans)
+    comma = text("diagrams.comma", lang)
+    return comma.join(f"{idle if number is None else number} x {count}" for number, count in spans)

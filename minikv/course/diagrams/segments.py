@@ -77,7 +77,7 @@ def _draw(picture: Picture, segment: "SegmentView", place: int, scale: float, la
     words = text("diagrams.segments_row", lang, used=format_bytes(used), free=format_bytes(free))
     picture.words(LEFT, y + BAR + 16, words, size=12)
     line = text("diagrams.segments_line", lang, number=place, size=segment.total_size)
-    return line + ", ".join(said)
+    return line + text("diagrams.comma", lang).join(said)
 
 
 def _widths(blocks: "Sequence[BlockView]", scale: float) -> list[float]:

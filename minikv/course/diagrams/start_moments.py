@@ -54,7 +54,9 @@ def start_moments(started: "StartUp", lang: str = "en") -> Diagram:
     picture.words(x + 16, y + 13, said, size=12)
     y += 40
     lines = [title, columns(table, range(1, 5)), *_formula(picture, started, y, scale, lang)]
-    alt = text("diagrams.joint", lang).join([title, *(", ".join(row) for row in table[1:]), *lines[2:]])
+    alt = text("diagrams.joint", lang).join(
+        [title, *(text("diagrams.comma", lang).join(row) for row in table[1:]), *lines[2:]]
+    )
     return Diagram(picture, alt, lines, lang, width=WIDTH, height=y + 92)
 
 

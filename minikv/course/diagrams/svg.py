@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from minikv.i18n import escape_controls
+from minikv.i18n import escape_controls, text
 from minikv.look import NEUTRAL, Look
 
 WIDTH = 864
@@ -44,6 +44,12 @@ def element(name: str, content: str = "", /, **attributes: object) -> str:
 def width_of(said: str, size: int = 13) -> float:
     """Return at most how wide ``said`` is drawn, in pixels: a Chinese letter is as wide as two others."""
     return cell_len(said) * size * 0.6
+
+
+def alt_of(title: str, table: Iterable[Sequence[str]], lang: str) -> str:
+    """Return an alternative text: the title, then each row of ``table`` without its empty cells."""
+    colon, comma, joint = (text(f"diagrams.{mark}", lang) for mark in ("colon", "comma", "joint"))
+    return title + colon + joint.join(comma.join(filter(None, row)) for row in table)
 
 
 class Picture:

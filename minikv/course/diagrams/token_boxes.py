@@ -60,17 +60,22 @@ def token_boxes(models: Mapping[str, Any], lang: str = "en") -> Diagram:
     return Diagram(picture, alt, lines, lang, width=WIDTH, height=deepest + LINE + 24)
 
 
-def _parts(layer: LayerSpec) -> list[tuple[str, Look]]:
-    """Names and looks of a head's two vectors, without their patterns: lines across would look like layers."""
-    names = (("latent", "shared"), ("rope", "k")) if layer.kind == "latent" else (("K", "k"), ("V", "v"))
-    return [(name, replace(look(meaning), tile="")) for name, meaning in names]
+def _names(layer: LayerSpec, lang: str) -> tuple[str, str]:
+    """Names of a head's two vectors."""
+    return (text("diagrams.latent", lang), "rope") if layer.kind == "latent" else ("K", "V")
+
+
+def _looks(layer: LayerSpec) -> list[Look]:
+    """Looks of these vectors, without their patterns: lines across would look like layers."""
+    meanings = ("shared", "k") if layer.kind == "latent" else ("k", "v")
+    return [replace(look(meaning), tile="") for meaning in meanings]
 
 
 def _heads(
     picture: Picture, layer: LayerSpec, x: float, y: float, count: int, row: float, scale: float
 ) -> None:
     """Draw K and V of each head through ``count`` equal layers, and what a token has beside them."""
-    looks = [found for _, found in _parts(layer)]
+    looks = _looks(layer)
     wide = [dim * layer.itemsize * scale for dim in (layer.k_dim, layer.v_dim)]
     gap = min(4.0, sum(wide) / 8, wide[1] / 3)  # between two heads
     between = 1 if row > 2 else row / 2  # two layers
@@ -97,16 +102,16 @@ def _head_names(picture: Picture, layer: LayerSpec, x: float, scale: float, lang
     for number in range(layer.kv_heads):
         left = x + NAMES + number * head
         picture.words(left + head / 2, TOP - 24, str(number), size=12, anchor="middle")
-        for (name, _), dims, begin in zip(
-            _parts(layer), (layer.k_dim, layer.v_dim), (0, layer.k_dim), strict=True
-        ):
+        dims_of = (layer.k_dim, layer.v_dim)
+        for name, dims, begin in zip(_names(layer, lang), dims_of, (0, layer.k_dim), strict=True):
             middle = (begin + dims / 2) * layer.itemsize * scale
             picture.words(left + middle, TOP - 8, name, size=12, anchor="middle")
 
 
 def _legend(picture: Picture, layers: Sequence[LayerSpec], y: float, lang: str) -> None:
     x = 0.0
-    for name, found in dict.fromkeys(part for layer in layers for part in _parts(layer)):
+    parts = (part for layer in layers for part in zip(_names(layer, lang), _looks(layer), strict=True))
+    for name, found in dict.fromkeys(parts):
         picture.box(x, y, 14, 14, found)
         picture.words(x + 20, y + 12, name, size=12)
         x += 36 + width_of(name, 12)

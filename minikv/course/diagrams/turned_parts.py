@@ -27,11 +27,13 @@ def turned_parts(models: Mapping[str, Any], start: int, by: int, lang: str = "en
     picture, y = Picture(), float(TOP)
     title = text("diagrams_eviction.turned_title", lang, start=start, end=start - by)
     picture.words(0, 16, title, bold=True)
-    table = []
+    table, joint = [], text("diagrams.joint", lang)
     for name, layer in layers.items():
         latent = layer.kind == "latent"
         sizes = [layer.kv_heads * dim * layer.itemsize for dim in (layer.k_dim, layer.v_dim)]
-        parts = list(zip(("latent", "rope") if latent else ("K", "V"), sizes, strict=True))
+        names = (text("diagrams.latent", lang), "rope") if latent else ("K", "V")
+        looks = ("shared", "k") if latent else ("k", "v")
+        parts = list(zip(names, sizes, strict=True))
         turned = parts[1] if latent else parts[0]
         share = text("diagrams_eviction.turned_share", lang, turned=turned[1], row=sum(sizes))
         picture.words(0, y - 12, name, bold=True)
@@ -39,17 +41,16 @@ def turned_parts(models: Mapping[str, Any], start: int, by: int, lang: str = "en
         for row, place in ((0, start), (1, start - by)):
             top = y + row * (HIGH + 20)
             picture.words(0, top + 23, text("diagrams_eviction.turned_place", lang, place=place), size=12)
-            x = float(LEFT)
-            for part, size in parts:
-                moved = row == 1 and part == turned[0]
-                fill = look("warning") if moved else look({"latent": "shared", "V": "v"}.get(part, "k"))
+            x, beside = float(LEFT), list[str]()
+            for (part, size), meaning in zip(parts, looks, strict=True):
+                fill = look("warning" if row == 1 and part == turned[0] else meaning)
                 picture.box(x, top, size * scale, HIGH, fill, edge=1)
-                said = f"{part}, {size:,} B"
+                said = text("diagrams.comma", lang).join((part, f"{size:,} B"))
                 if width_of(said) < size * scale - 8:
                     middle = x + size * scale / 2
                     picture.words(middle, top + 23, said, anchor="middle", on=fill, halo=10)
                 else:
-                    picture.words(x + size * scale + 6, top + 23, said, size=12)
+                    beside.append(said)
                 if row:
                     picture.curve(
                         (x + min(12, size * scale / 2), top - 18),
@@ -57,6 +58,8 @@ def turned_parts(models: Mapping[str, Any], start: int, by: int, lang: str = "en
                         down=True,
                     )
                 x += size * scale
+            if beside:
+                picture.words(x + 6, top + 23, joint.join(beside), size=12)
         for part, size in parts:
             key = "turned_turned" if part == turned[0] else "turned_same"
             table.append((name, part, f"{size:,} B", text(f"diagrams_eviction.{key}", lang)))
@@ -64,6 +67,5 @@ def turned_parts(models: Mapping[str, Any], start: int, by: int, lang: str = "en
         y += GROUP + 12
     picture.box(0, y - 16, 16, 16, look("warning"), edge=1)
     picture.words(24, y - 3, text("diagrams_eviction.turned_turned", lang), size=12)
-    joint = text("diagrams.joint", lang)
     alt = title + text("diagrams.colon", lang) + joint.join(" ".join(filter(None, row)) for row in table)
     return Diagram(picture, alt, [title, columns(table, (2,))], lang, width=WIDTH, height=y + 8)

@@ -5,7 +5,7 @@
 //
 // What is beyond the limit is drawn beyond it, in the colour and the pattern of a warning, with how much it is.
 
-const BAR_LEFT = 4, BAR_RIGHT = 940, BAR_TOP = 58, BAR_HEIGHT = 56, PARTS_TOP = 172, PARTS_A_ROW = 3, PART_WIDTH = 312;
+const BAR_LEFT = 4, BAR_RIGHT = 940, BAR_TOP = 58, BAR_HEIGHT = 56, PARTS_TOP = 172, PARTS_A_ROW = 2, PART_WIDTH = 468;
 
 function memoryBarScene(form, states, paint) {
   const svg = svgElement("svg", { viewBox: `0 0 ${PAGE_WIDTH} ${PARTS_TOP + Math.ceil((form.parts.length + 1) / PARTS_A_ROW) * 26}` });

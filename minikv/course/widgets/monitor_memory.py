@@ -43,6 +43,7 @@ class WatchedMemory:
     def __init__(self, device: Any, llm: "LLM | None", clock: Callable[[], float] = time.monotonic):
         self._llm = llm
         self.device = str(find_memory(device) if llm is None else llm.memory_report().stats.device)
+        self._name = "CPU" if self.device == "cpu" else self.device
         self._clock, self._history, self._turn = clock, History(), threading.Lock()
 
     def look(self) -> MemorySeen:
@@ -56,7 +57,7 @@ class WatchedMemory:
 
     def form(self, lang: str) -> dict[str, Any]:
         return {
-            "title": _say("memory_title", lang, device=self.device),
+            "title": _say("memory_title", lang, device=self._name),
             "columns": ["", _say("column_kind", lang), _say("column_size", lang), _say("column_bytes", lang)],
         }
 
@@ -72,7 +73,7 @@ class WatchedMemory:
                 seen.parts,
                 f"{TABLE}.kind_",
                 lang,
-                name=self.device,
+                name=self._name,
                 aria=f"{TABLE}.memory_bar",
                 write=format_bytes,
                 total_text=format_bytes,
@@ -90,7 +91,7 @@ class WatchedMemory:
 
     def text(self, seen: MemorySeen, lang: str) -> str:
         kinds = _say("joint", lang).join(_say(f"kind_{kind}", lang) for kind in seen.parts)
-        return _say("memory_text", lang, device=self.device, kinds=kinds)
+        return _say("memory_text", lang, device=self._name, kinds=kinds)
 
     def close(self) -> None:
         self._llm = None

@@ -104,6 +104,7 @@ def test_a_diagram_says_the_same_figures_in_both_languages(draw):
         assert sorted(NUMBERS.findall(say(english))) == sorted(NUMBERS.findall(say(chinese)))
         assert not re.search("[\u4e00-\u9fff]", say(english))
         assert re.search("[\u4e00-\u9fff]", say(chinese))
+        assert not re.search("[\u4e00-\u9fff][,:;]|[,:;] ?[\u4e00-\u9fff]", say(chinese)), "Chinese marks"
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)

@@ -75,6 +75,7 @@ def test_it_says_the_same_figures_in_both_languages_and_in_its_picture(model, dr
         assert sorted(NUMBERS.findall(say(english))) == sorted(NUMBERS.findall(say(chinese)))
         assert not re.search("[\u4e00-\u9fff]", say(english))
         assert re.search("[\u4e00-\u9fff]", say(chinese))
+        assert not re.search("[\u4e00-\u9fff][,:;]|[,:;] ?[\u4e00-\u9fff]", say(chinese)), "Chinese marks"
     assert set(NUMBERS.findall(english.text())) <= set(NUMBERS.findall(" ".join(said(english))))
 
 

@@ -15,6 +15,14 @@ NUMBERS = re.compile(r"\d+(?:[,.]\d+)*")
 FULL = LayerSpec("full", kv_heads=2, k_dim=8, v_dim=8)
 KINDS = {"a": FULL, "b": LayerSpec("sliding", kv_heads=2, k_dim=8, v_dim=8, window=15)}
 KINDS["c"] = LayerSpec("linear", state_bytes=3000)
+LAYERS = {
+    "kinds": lambda lang: layer_kinds(KINDS, [10, 1000], lang),
+    "ranks": lambda lang: head_ranks("Llama-3.1-8B", [1, 4, 16], lang),
+    "boxes": lambda lang: token_boxes({"one": "Llama-3.1-8B"}, lang),
+    "boxes of many": lambda lang: token_boxes(
+        {name: name for name in ("Llama-2-7B", "Llama-2-70B", "GLM-5")}, lang
+    ),
+}
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -102,8 +102,8 @@ def test_spans_are_to_scale():
 def test_each_step_gives_its_accepted_drafts_and_one_token():
     text = drafts_drawn("en").text()
     assert "3 tokens in 2 steps" in text
-    assert "step 1: accepted w5; own w8; refused w6 w7" in text
-    assert "step 2: accepted -; own w9; refused -" in text
+    assert "step 1: accepted w5; own w8; rejected w6 w7" in text
+    assert "step 2: accepted -; own w9; rejected -" in text
 
 
 def test_steps_of_a_run_make_up_its_text():

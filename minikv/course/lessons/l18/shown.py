@@ -45,7 +45,8 @@ def where_chart(task: "Task", runs: Sequence["Run"], lang: str = "en") -> Chart:
         name: [f"{of[part] / run.seconds:.0%}" for of, run in zip(parts, runs, strict=True)]
         for part, name in names.items()
     }
-    rows = [f"{run.plan.label}, {run.seconds:.3f} s" for run in runs]
+    comma = text("diagrams.comma", lang)
+    rows = [f"{run.plan.label}{comma}{run.seconds:.3f} s" for run in runs]
     x = text("lesson_18.where_x", lang)
     return bars(rows, seconds, x=x, stacked=True, looks=LOOKS, words=shares)
 
