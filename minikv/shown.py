@@ -14,18 +14,10 @@ from typing import Protocol
 from rich.cells import cell_len
 
 from minikv.i18n import escape_controls
+from minikv.look import report_style
 
 LONGEST_LINE = 120  # characters of a ``repr``
 SHORTEST_NAME = 12  # characters of a model's name in it, with any number of figures
-
-# A cell may be white or black: nothing has a colour of its own, everything has the notebook's text colour.
-_TABLE = "border-collapse:collapse;margin:0;color:inherit;font-size:inherit;font-variant-numeric:tabular-nums"
-_CAPTION = (
-    "caption-side:top;text-align:left;font-weight:600;padding:4px 0;color:inherit;overflow-wrap:anywhere"
-)
-_CELL = "padding:2px 16px 2px 0;vertical-align:top;white-space:{space};text-align:{side}"
-_LINE = "white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"
-_BAR = "display:block;width:{percent:.1f}%;min-width:1px;height:10px;background:currentColor;opacity:0.55"
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,45 +48,48 @@ class Shown:
         return self.text()
 
     def _repr_html_(self) -> str:
-        """Return a plain table: no script, no request, no colour; values are escaped, rows and columns have headers."""
-        parts = [self._table() if self.rows else f'<div style="{_CAPTION}">{escape(self.title)}</div>']
-        parts += [f'<div style="{_LINE}">{escape(line)}</div>' for line in self.lines]
-        parts += [f'<div style="{_LINE};opacity:0.75">{escape(line)}</div>' for line in self.notes]
-        return f'<div class="minikv-shown">{"".join(parts)}</div>'
+        """Return a table in the course's look: no script, no request; values escaped, headers of rows and columns."""
+        parts = (
+            [self._table()] if self.rows else [f'<div class="minikv-line"><b>{escape(self.title)}</b></div>']
+        )
+        parts += [f'<div class="minikv-line">{escape(line)}</div>' for line in self.lines]
+        parts += [f'<div class="minikv-line minikv-note">{escape(line)}</div>' for line in self.notes]
+        return shown_html("".join(parts))
 
     def _table(self) -> str:
-        caption = f'<caption style="{_CAPTION}">{escape(self.title)}</caption>' if self.title else ""
-        parts = [f'<table style="{_TABLE}">{caption}']
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        parts = [f"<table>{caption}"]
         if self.head:
-            cells = [self._cell("th", 'scope="col"', number, name) for number, name in enumerate(self.head)]
             # A column without a name has no header: a screen reader would announce an empty one.
-            cells = [cell if name else "<td></td>" for name, cell in zip(self.head, cells, strict=True)]
+            cells = [
+                self._cell("th", ' scope="col"', column, name) if name else "<td></td>"
+                for column, name in enumerate(self.head)
+            ]
             parts.append(f"<thead><tr>{''.join(cells)}{'<td></td>' if self.shares else ''}</tr></thead>")
         return f"{''.join(parts)}<tbody>{''.join(map(self._row, range(len(self.rows))))}</tbody></table>"
 
     def _row(self, number: int) -> str:
         name, *values = self.rows[number]
         # The only cell of a row is its value, and names nothing.
-        cells = [
-            self._cell("th", 'scope="row"', 0, name)
-            if values or self.shares
-            else self._cell("td", "", 0, name)
-        ]
+        names = ("th", ' scope="row"') if values or self.shares else ("td", "")
+        cells = [self._cell(*names, 0, name)]
         cells += [self._cell("td", "", column, value) for column, value in enumerate(values, 1)]
         if self.shares:
             percent = 100 * min(1.0, max(0.0, self.shares[number]))
-            bar = f'<span style="{_BAR.format(percent=percent)}"></span>' if percent else ""
-            cells.append(
-                f'<td aria-hidden="true" style="width:200px;padding:0;vertical-align:middle">{bar}</td>'
-            )
+            bar = f'<span style="--share:{percent:.1f}%"></span>' if percent else ""
+            cells.append(f'<td aria-hidden="true">{bar}</td>')
         return f"<tr>{''.join(cells)}</tr>"
 
     def _cell(self, tag: str, attributes: str, column: int, value: str) -> str:
-        figure = column in self.right
-        # A figure stays whole; a header above it may break.
-        space = "nowrap" if figure and tag == "td" else "pre-wrap"
-        style = _CELL.format(side="right" if figure else "left", space=space)
-        return f'<{tag} {attributes} style="{style}">{escape(escape_controls(value))}</{tag}>'
+        # An attribute and no rule, so that figures are aligned where a host drops the style, too.
+        side = ' align="right"' if column in self.right else ""
+        return f"<{tag}{attributes}{side}>{escape(escape_controls(value))}</{tag}>"
+
+
+def shown_html(body: str, kind: str = "") -> str:
+    """Return ``body``, markup, as an output in the course's look; ``kind``, "source" or "flow", is more of it."""
+    more = f" minikv-{kind}" if kind else ""
+    return f'{report_style(kind)}<div class="minikv-shown{more}">{body}</div>'
 
 
 class Reports(Protocol):

@@ -30,6 +30,7 @@ from minikv.engine.profile import Phase, Profile
 from minikv.errors import ArgumentError
 from minikv.eviction import Budget, EvictionReport, PagedEviction, install_kv_eviction, trace_eviction
 from minikv.eviction.hf.report import Finding
+from minikv.look import report_style
 from minikv.memory import (
     Arena,
     CachingAllocator,
@@ -333,7 +334,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.words.append(data)
+        if "style" not in self.open:
+            self.words.append(data)
 
     def all(self, name):
         return [attributes for tag, attributes in self.tags if tag == name]
@@ -395,21 +397,38 @@ def test_its_html_is_a_table_that_asks_for_nothing(name):
     shown_object = made(name)
     html = shown_object._repr_html_()
     page = Page(html)
-    assert {tag for tag, _ in page.tags} <= set("div table caption thead tbody tr th td span".split())
+    assert {tag for tag, _ in page.tags} <= set("style div b table caption thead tbody tr th td span".split())
     assert "http" not in html
     assert "url(" not in html
     assert len(page.all("table")) == len(page.all("caption")) == bool(shown_object.shown().rows)
     assert all(attributes.get("scope") in ("row", "col") for attributes in page.all("th"))
-    assert all(name in ("style", "class", "scope", "aria-hidden") for _, found in page.tags for name in found)
+    assert all(
+        name in ("style", "class", "scope", "align", "aria-hidden")
+        for _, found in page.tags
+        for name in found
+    )
 
 
 @every_object
-def test_its_html_has_no_colour_of_its_own(name):
-    """On white and on black alike the notebook's text colour is the one that can be read."""
+def test_its_html_has_the_looks_style_and_none_of_its_own(name):
+    """The only style of an element is the length of a bar: a host without style sheets loses nothing but looks."""
     shown_object = made(name)
-    styles = " ".join(found.get("style", "") for _, found in Page(shown_object._repr_html_()).tags)
-    told = dict.fromkeys(re.findall(r"(?:^|[ ;])((?:background|border|color)[a-z-]*:[^;]+)", styles))
-    assert set(told) <= {"background:currentColor", "border-collapse:collapse", "color:inherit"}
+    html = shown_object._repr_html_()
+    assert html.startswith(report_style())
+    assert html.count("<style>") == 1
+    styles = [found["style"] for _, found in Page(html).tags if "style" in found]
+    assert all(re.fullmatch(r"--share:[0-9.]+%", style) for style in styles)
+    assert len(styles) == sum(share > 0 for share in shown_object.shown().shares)
+
+
+@every_object
+def test_figures_are_aligned_without_a_style_sheet(name):
+    shown_object = made(name)
+    right = sorted(shown_object.shown().right)
+    body = shown_object._repr_html_().partition("<tbody>")[2]
+    for row in re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL):
+        sides = re.findall(r"<t[dh]([^>]*)>", row)
+        assert [place for place, said in enumerate(sides) if 'align="right"' in said] == right
 
 
 @every_object

@@ -5,8 +5,7 @@ from html import escape
 
 from minikv.course.errata import Erratum, errata
 from minikv.i18n import pick_language, text
-
-_LEFT = ' style="text-align:left;vertical-align:top"'
+from minikv.shown import shown_html
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,9 @@ class ErrataTable:
 
     def html(self) -> str:
         """One row an entry: its id, its place, the claim, the right value, the reason, and the proof."""
-        heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in self._heads())
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self._heads())
         rows = "\n".join(f"<tr>{self._row(entry)}</tr>" for entry in self.entries)
-        return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
+        return shown_html(f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self.html(), "text/plain": self.text()}
@@ -36,7 +35,7 @@ class ErrataTable:
     def _row(self, entry: Erratum) -> str:
         where = f"<b>{entry.id}</b><br>{escape(entry.section)}"
         said = [escape(both.in_(self.lang)) for both in (entry.claim, entry.correct, entry.why)]
-        return "".join(f"<td{_LEFT}>{cell}</td>" for cell in (where, *said, self._proof(entry)))
+        return "".join(f"<td>{cell}</td>" for cell in (where, *said, self._proof(entry)))
 
     def _proof(self, entry: Erratum) -> str:
         """The proof of an entry: its value, a cell of the appendix, a page."""

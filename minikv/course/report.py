@@ -13,11 +13,10 @@ from minikv.course.check import HINT_LEVELS, Verdict
 from minikv.course.compare import Mismatch, cut, mismatch, shown
 from minikv.course.exercise import Exercise, Refused
 from minikv.i18n import escape_controls, has_text, text
+from minikv.shown import shown_html
 
 BRIEF = 80  # characters of a value that an earlier hint has shown whole
 LONGEST_OPEN = 400  # characters of a report; a notebook folds the table of a longer one
-_SENTENCES = "white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"
-_ROWS = "white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0;color:inherit"
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,11 @@ class Report:
         if not self.table or len(self.text) <= LONGEST_OPEN:
             return None
         before, after = (escape("\n".join(lines)) for lines in (self.before, self.after))
-        return (
-            f'<div class="minikv-shown"><div style="{_SENTENCES}">{before}</div>'
+        return shown_html(
+            f'<div class="minikv-line">{before}</div>'
             f"<details><summary>{escape(self.summary)}</summary>"
-            f'<pre style="{_ROWS}">{escape(chr(10).join(self.table))}</pre></details>'
-            f'<div style="{_SENTENCES}">{after}</div></div>'
+            f'<pre class="minikv-line">{escape(chr(10).join(self.table))}</pre></details>'
+            f'<div class="minikv-line">{after}</div>'
         )
 
 

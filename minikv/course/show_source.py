@@ -24,17 +24,9 @@ from minikv.course.your_engine.flat import first_line, node_of, source
 from minikv.course.your_engine.parts import PARTS, Part
 from minikv.errors import ArgumentError
 from minikv.i18n import text
+from minikv.shown import shown_html
 
 PACKAGE = Path(minikv.__file__).parent
-# JupyterLab's variables follow its theme; elsewhere the fallback colour is readable on white and on black.
-COLOURS = {
-    "keyword": "var(--jp-mirror-editor-keyword-color, #8a63d2)",
-    "name": "var(--jp-mirror-editor-def-color, #3b7dd8)",
-    "builtin": "var(--jp-mirror-editor-builtin-color, #1f8a70)",
-    "string": "var(--jp-mirror-editor-string-color, #c4514c)",
-    "number": "var(--jp-mirror-editor-number-color, #2f8a4c)",
-    "comment": "var(--jp-ui-font-color2, #7a7a7a)",
-}
 
 
 def show_source(*objects: Any) -> None:
@@ -71,12 +63,12 @@ class _Excerpt:
         if repository:
             lines = f"#L{self.first}-L{self.first + self.code.count(chr(10))}"
             address = f"{repository}/blob/main/{self.path}{lines}"
-            head = f'<a href="{escape(address)}" style="{_LINK}" target="_blank" rel="noopener">{head}</a>'
+            head = f'<a href="{escape(address)}" target="_blank" rel="noopener">{head}</a>'
         return f"<p>{head}</p>{''.join(self._blocks(lang))}"
 
     def _blocks(self, lang: str) -> Iterator[str]:
         """The lines as ``<pre>``, each part of the learner's engine among them in a closed ``<details>``."""
-        lines = _numbered(self.first, _coloured(self.code), '<span class="number-of-line">{}</span>')
+        lines = _numbered(self.first, coloured(self.code), '<span class="number-of-line">{}</span>')
         done = 0
         for first, last, part in _parts_in(self.path):
             begin, end = first - self.first, last - self.first + 1
@@ -84,7 +76,7 @@ class _Excerpt:
                 yield _pre(lines[done:begin])
                 summary = text("course.write_it_first", lang, name=part.name, id=part.task)
                 folded = _pre(lines[begin:end])
-                yield f'<details><summary style="{_SUMMARY}">{escape(summary)}</summary>{folded}</details>'
+                yield f"<details><summary>{escape(summary)}</summary>{folded}</details>"
                 done = end
         yield _pre(lines[done:])
 
@@ -100,26 +92,8 @@ class _Excerpts:
         return "\n\n".join(each.text() for each in self.excerpts)
 
     def _repr_mimebundle_(self) -> dict[str, str]:
-        style = "".join(f".minikv-source .{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
         body = "".join(each.html(self.lang) for each in self.excerpts)
-        return {
-            "text/html": f'<style>{style}{_LAYOUT}</style><div class="minikv-source">{body}</div>',
-            "text/plain": self.text(),
-        }
-
-
-# Styles of the elements themselves: JupyterLab's style sheet would override a rule.
-_PRE = (
-    "margin:0;padding:0;overflow-x:auto;white-space:pre;color:inherit;background:none;line-height:1.4;"
-    "font-family:var(--jp-code-font-family,monospace)"
-)
-_SUMMARY = "padding:2px 0;cursor:pointer;font-family:var(--jp-ui-font-family,sans-serif)"
-_LINK = "color:var(--jp-content-link-color,#3b7dd8);text-decoration:underline"
-_LAYOUT = (
-    ".minikv-source p{margin:8px 0 4px;font-family:var(--jp-code-font-family,monospace)}"
-    ".minikv-source .comment{font-style:italic}"
-    f".minikv-source .number-of-line{{color:{COLOURS['comment']};user-select:none}}"
-)
+        return {"text/html": shown_html(body, "source"), "text/plain": self.text()}
 
 
 def _excerpt(thing: Any) -> _Excerpt:
@@ -147,7 +121,7 @@ def _parts_in(path: str) -> list[tuple[int, int, Part]]:
 
 
 def _pre(lines: list[str]) -> str:
-    return f'<pre style="{_PRE}" tabindex="0">{chr(10).join(lines)}</pre>' if lines else ""
+    return f'<pre tabindex="0">{chr(10).join(lines)}</pre>' if lines else ""
 
 
 def _name(thing: Any) -> str:
@@ -161,8 +135,8 @@ def _numbered(first: int, lines: list[str], form: str = "{}") -> list[str]:
     return [f"{form.format(f'{first + i:>{width}}')}  {line}".rstrip() for i, line in enumerate(lines)]
 
 
-def _coloured(code: str) -> list[str]:
-    """The lines of ``code`` as HTML, a span for each run of one kind of token."""
+def coloured(code: str) -> list[str]:
+    """Return the lines of ``code``, Python, as HTML: a span for each run of one kind of token."""
     from pygments import lex
     from pygments.lexers.python import PythonLexer
 

@@ -1,13 +1,14 @@
-"""The course's look, in one place: a colour for each meaning, a type, a spacing, one style sheet, one plotly template.
+"""The course's look, in one place: a colour for each meaning, a type, a spacing, the style sheets, one plotly template.
 
 Widgets, plots, pictures and reports take theirs from here. Nothing here imports torch, plotly or another room.
 """
 
 from minikv.look.palette import MEANINGS, NEUTRAL, SEQUENCES, TILES, Look, look, looks_script, sequence_look
 from minikv.look.plot import PLOT_STYLE, TEMPLATE
-from minikv.look.style import stylesheet
+from minikv.look.style import CODE_COLOURS, report_style, stylesheet
 
 __all__ = [
+    "CODE_COLOURS",
     "MEANINGS",
     "NEUTRAL",
     "PLOT_STYLE",
@@ -17,6 +18,7 @@ __all__ = [
     "Look",
     "look",
     "looks_script",
+    "report_style",
     "sequence_look",
     "stylesheet",
 ]

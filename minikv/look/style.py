@@ -1,15 +1,64 @@
-"""The style sheet of everything that the course draws in HTML and SVG."""
+"""The style sheets of everything that the course draws in HTML and SVG.
 
+Widgets share one sheet. An output that is no widget (a report, a table, source) carries a short one of its own, since
+in Colab each output is a page. Their variables follow the theme of the page.
+"""
+
+import re
 from functools import cache
 from importlib.resources import files
 
-from minikv.look.palette import MEANINGS
+from minikv.look.palette import MEANINGS, SEQUENCES
+
+# JupyterLab's variables where it runs, else the page's own colours: Colab, VS Code and a plain page say only whether
+# they are dark. A token of source has, elsewhere, a colour that is readable on white and on black.
+CODE_COLOURS = {
+    "keyword": "var(--jp-mirror-editor-keyword-color, #8a63d2)",
+    "name": "var(--jp-mirror-editor-def-color, #3b7dd8)",
+    "builtin": "var(--jp-mirror-editor-builtin-color, #1f8a70)",
+    "string": "var(--jp-mirror-editor-string-color, #c4514c)",
+    "number": "var(--jp-mirror-editor-number-color, #2f8a4c)",
+    "comment": "var(--jp-ui-font-color2, #7a7a7a)",
+}
+VARIABLES = {
+    "ink": "var(--jp-ui-font-color1, currentColor)",
+    "hairline": "var(--jp-border-color2, color-mix(in srgb, currentColor 25%, transparent))",
+    "type": "14px/1.45 var(--jp-ui-font-family, system-ui, sans-serif)",
+    "code": "var(--jp-code-font-family, monospace)",
+    "link": "var(--jp-content-link-color, #3b7dd8)",
+    "bar": SEQUENCES[0],  # as in a plot of one series
+    "comment": CODE_COLOURS["comment"],
+    **{name: meant.fill for name, meant in MEANINGS.items()},
+}
 
 
 @cache
 def stylesheet() -> str:
-    """Return the rules that all widgets share: the palette as variables ("--minikv-k"), then type, controls, tables."""
-    colours = " ".join(f"--minikv-{name}: {meant.fill};" for name, meant in MEANINGS.items())
-    return f".minikv-widget {{ {colours} }}\n" + (files("minikv.look") / "style.css").read_text(
-        encoding="utf-8"
-    )
+    """Return the rules that all widgets share: variables ("--minikv-k"), then type, controls, tables."""
+    variables = " ".join(f"--minikv-{name}: {value};" for name, value in VARIABLES.items())
+    return f".minikv-widget {{ {variables} }}\n{_sheet('style')}"
+
+
+@cache
+def report_style(kind: str = "") -> str:
+    """Return ``<style>...</style>``, one line, for an output of the class "minikv-shown".
+
+    ``kind`` adds the rules of a second class: "source", "minikv-source", code in colours; "flow", "minikv-flow".
+    """
+    rules = _sheet("report") + (_sheet(kind) if kind else "")
+    if kind == "source":
+        rules += "".join(
+            f".minikv-source .{name} {{ color: {said}; }}" for name, said in CODE_COLOURS.items()
+        )
+    rules = re.sub(r"/\*.*?\*/", "", rules, flags=re.DOTALL)
+    rules = re.sub(r"var\(--minikv-(\w+)\)", lambda found: VARIABLES[found[1]], rules)
+    return f"<style>{_short(rules)}</style>"
+
+
+def _sheet(name: str) -> str:
+    return (files("minikv.look") / f"{name}.css").read_text(encoding="utf-8")
+
+
+def _short(rules: str) -> str:
+    """The rules without room: a notebook has them once for each output."""
+    return re.sub(r" ?([{};,]) ?|(:) ", r"\1\2", re.sub(r"\s+", " ", rules)).replace(";}", "}").strip()

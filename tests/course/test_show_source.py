@@ -14,10 +14,11 @@ import pytest
 
 import minikv
 from minikv.course import my_engine, show_source
-from minikv.course.show_source import COLOURS, _repository
+from minikv.course.show_source import _repository
 from minikv.course.your_engine.parts import PARTS
 from minikv.errors import ArgumentError, MiniKVError
 from minikv.i18n import text
+from minikv.look import CODE_COLOURS
 from minikv.nano import block_manager
 from minikv.nano.block_manager import BlockManager, slot_mapping
 from tools.project import read_project
@@ -71,7 +72,7 @@ def test_a_notebook_gets_the_same_code_with_colours_and_a_link(shown):
     first, last = re.search(r":(\d+)-(\d+)", plain[0]).groups()
     assert f'href="{read_project().file(FILE)}#L{first}-L{last}"' in data["text/html"]
     assert "color:#" not in data["text/html"], "a colour that one of the themes cannot show"
-    assert all(colour.startswith("var(--jp-") for colour in COLOURS.values())
+    assert all(colour.startswith("var(--jp-") for colour in CODE_COLOURS.values())
 
 
 def test_several_stand_in_one_output_in_their_order(shown):

@@ -1,6 +1,7 @@
 """What lesson 08 shows: the annotated source, the flow chart, and the engine in the allocator's model."""
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -63,7 +64,8 @@ def test_the_view_shows_every_step_in_both_forms(lang):
     view = SourceView(lang)
     page, plain = view._repr_mimebundle_()["text/html"], view.text()
     assert page.count("<tr>") == len(ANNOTATIONS)
-    assert "self.limit - self.used - self.peak + self.current" in page
+    assert "self.limit - self.used - self.peak + self.current" in re.sub("<[^>]+>", "", page)
+    assert {"keyword", "name", "string"} <= set(re.findall(r'<span class="(\w+)">', page))
     for number, annotation in enumerate(ANNOTATIONS, 1):
         assert f"{number}. " in plain
         assert all(line.rstrip() in plain for line in annotation.lines())

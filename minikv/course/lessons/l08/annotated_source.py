@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from minikv.cache import allocator, binding
+from minikv.course.show_source import coloured
 from minikv.i18n import pick_language, text
 from minikv.memory import peak
 from minikv.plan import measured
+from minikv.shown import shown_html
 
 
 @dataclass(frozen=True)
@@ -188,19 +190,16 @@ class SourceView:
         return "\n\n".join(blocks)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/html": "".join(self._html()), "text/plain": self.text()}
+        return {"text/html": shown_html(self._html(), "source"), "text/plain": self.text()}
 
-    def _html(self) -> list[str]:
-        cell = "text-align:left;vertical-align:top;padding:8px;white-space:normal"
-        code = "text-align:left;background:transparent;font-family:monospace;white-space:pre-wrap;word-break:normal"
-        rows = [
-            f'<tr><td style="{cell};width:30%"><b>{html.escape(title)}</b>'
-            f"<br>{html.escape(words)}</td>"
-            f'<td style="{cell}"><small>{html.escape(place)}</small>'
-            f'<pre style="{code}">{html.escape(chr(10).join(lines))}</pre></td></tr>'
+    def _html(self) -> str:
+        rows = "".join(
+            f"<tr><td><b>{html.escape(title)}</b><br>{html.escape(words)}</td>"
+            f"<td><small>{html.escape(place)}</small><pre>{chr(10).join(coloured(code))}</pre></td></tr>"
             for title, words, place, lines in self._steps
-        ]
-        return ['<table style="width:100%;table-layout:fixed;border-collapse:collapse">', *rows, "</table>"]
+            for code in (chr(10).join(lines),)
+        )
+        return f"<table>{rows}</table>"
 
 
 def _say(key: str, part: str, lang: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from minikv.cache.allocation import AllocationReport
 from minikv.i18n import pick_language, text
+from minikv.shown import shown_html
 from minikv.units import exact_bytes, format_bytes
 
 
@@ -45,28 +46,19 @@ class FlowChart:
         return "\n".join(lines)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/html": "".join(self._html()), "text/plain": self.text()}
+        return {"text/html": shown_html(self._html(), "flow"), "text/plain": self.text()}
 
-    def _html(self) -> list[str]:
-        pieces = [
-            f"<p><b>{html.escape(self._title)}</b></p>",
-            '<ol style="list-style:none;padding:0;margin:0;max-width:720px">',
-        ]
-        for number, boxes in enumerate(self.steps, 1):
-            arrow = '<div aria-hidden="true" style="text-align:center">&#8595;</div>' if number > 1 else ""
-            row = "".join(self._box(number, box) for box in boxes)
-            pieces.append(f'<li>{arrow}<div style="display:flex;gap:10px">{row}</div></li>')
-        return [*pieces, "</ol>"]
+    def _html(self) -> str:
+        items = ("".join(map(self._box, boxes)) for boxes in self.steps)
+        rows = "".join(f"<li><div>{item}</div></li>" for item in items)
+        return f'<div class="minikv-line"><b>{html.escape(self._title)}</b></div><ol>{rows}</ol>'
 
-    def _box(self, number: int, box: Box) -> str:
-        edge = "2px solid currentColor" if box.taken else "1px dashed currentColor"
-        fade = "" if box.taken else ";opacity:.75"
-        skipped = "" if box.taken else f"<i>{html.escape(self._say('skipped'))}</i>"
+    def _box(self, box: Box) -> str:
+        kind, skipped = "", ""
+        if not box.taken:
+            kind, skipped = ' class="minikv-skipped"', f"<i>{html.escape(self._say('skipped'))}</i>"
         lines = "".join(f"<div>{html.escape(line)}</div>" for line in box.lines)
-        return (
-            f'<div style="flex:1;border:{edge};border-radius:6px;padding:6px 10px{fade}">'
-            f"<b>{number}</b> <code>{html.escape(box.code)}</code>{skipped}{lines}</div>"
-        )
+        return f"<div{kind}><code>{html.escape(box.code)}</code>{skipped}{lines}</div>"
 
     def _say(self, key: str, **values: Any) -> str:
         return text(f"lesson_08.flow.{key}", self._lang, **values)
