@@ -33,7 +33,8 @@ class Finding:
     def text(self, lang: str = "en") -> str:
         """The fault and its remedy in ``lang``. Raises ``ArgumentError`` for a language that is not ours."""
         lang = pick_language(lang)
-        layers = ", ".join(map(str, self.layers))
+        numbers = text("eviction.between_layers", lang).join(map(str, self.layers))
+        layers = text("eviction.layer" if len(self.layers) == 1 else "eviction.layers", lang, layers=numbers)
         return text(f"eviction.{self.code}", lang, layers=layers, **self.values)
 
 

@@ -8,6 +8,7 @@ from transformers import StaticCache
 
 from minikv.errors import ArgumentError
 from minikv.eviction import H2O, eviction_report, install_kv_eviction
+from minikv.eviction.hf.report import Finding
 from minikv.models import recall_documents
 from tests.eviction.hf.masking import small, tiny
 
@@ -211,3 +212,16 @@ def test_the_numbers_of_a_text_and_a_report_without_an_install():
     with pytest.raises(ArgumentError) as refused:
         eviction_report(model)
     assert refused.value.code == "eviction_not_installed"
+
+
+@pytest.mark.parametrize(
+    ("layers", "lang", "where"),
+    [
+        ((0,), "en", "in layer 0, 95% of"),
+        ((0, 3), "en", "in layers 0, 3, 95% of"),
+        ((0,), "zh", "第 0 层有 95%"),
+        ((0, 3), "zh", "第 0、3 层有 95%"),
+    ],
+)
+def test_a_finding_names_one_layer_or_several(layers, lang, where):
+    assert where in Finding("window_small", layers, {"share": 0.95, "n_recent": 12}).text(lang)
