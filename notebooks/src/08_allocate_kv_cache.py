@@ -43,7 +43,7 @@ show(MemoryBarMotion("zh", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batc
 #
 # - **compute** how many blocks an engine makes, from the four numbers that it measures at start;
 # - **say** what each of them counts, and why the share of the GPU that you set may be read in two ways;
-# - **find** from a log which number was too large when an engine has too few blocks, or dies later.
+# - **find** from a log which number was too large when an engine has too few blocks, or crashes later.
 #
 # You need the bytes of a token ([lesson 02](02_how_many_bytes.ipynb)) and two words of [lesson 07](07_allocate_once.ipynb): torch *reserves* segments, and *allocates* tensors in them.
 #
@@ -52,7 +52,7 @@ show(MemoryBarMotion("zh", "Llama-3.1-8B", "H100 SXM 80GB", context=32_768, batc
 # You tell an engine which share of the GPU it may use. vLLM calls it `gpu_memory_utilization`, we say `utilization`. Take small numbers: a GPU of 1,000 bytes, 500 of them taken by another process, and a utilization of 0.2. How many bytes are left for the cache?
 #
 # The share can limit *everything* on this GPU, or it can limit *this process* alone:
-# %% [markdown] key="able" lang="zh" src="c28b4056"
+# %% [markdown] key="able" lang="zh" src="d5def7f2"
 # 学完本课，你能够：
 #
 # - 用引擎启动时测得的四个数，**算出**它会分多少块；
@@ -92,7 +92,7 @@ Table(["这个比例限制的是", "留给缓存（B）"], rows)
 # With the first meaning the engines on a GPU together never take more than the share; a second engine must be given a larger share. For example, if both are to get 0.4, the first is given 0.4 and the second 0.8.
 # With the second meaning every engine has its own share, and you have to make sure that the shares add up.
 # vLLM's documentation gave the first meaning for [v0.6.4](https://docs.vllm.ai/en/v0.6.4/models/engine_args.html) and gives the second today, so look at your version before you copy a share.
-# minikv takes the first. Its report says what other processes hold, where the driver tells.
+# minikv takes the first. Its report says what other processes hold, if the driver gives that number.
 #
 # Now with a model. An engine runs its largest step once, without a cache. This is the **warm-up**. Then it reads three more numbers:
 #
@@ -101,7 +101,7 @@ Table(["这个比例限制的是", "留给缓存（B）"], rows)
 # - **current**: what torch has allocated now, that is, the weights.
 #
 # Work it out before you read on:
-# %% [markdown] key="answer_read" lang="zh" src="a4e7dfb7"
+# %% [markdown] key="answer_read" lang="zh" src="7b82dc8b"
 # 按第一种含义，总共只能用 200 字节，而已经用了 500，所以差 300。按第二种含义，本进程可以用自己的 200。
 #
 # 两个都对。
@@ -137,16 +137,16 @@ predict("blocks_fit", ...)
 # | $\text{current}$ | torch | allocated now: the weights | 16,060,522,496 B |
 # | $\text{block\_bytes}$ | config | K and V of one block of 16 tokens, in all layers of this rank | 2,097,152 B |
 #
-# The values are those of Llama-3.1-8B on an H100 80GB, which we start in a moment. Put in:
+# The values are those of Llama-3.1-8B on an H100 80GB, which we start in a moment. With the numbers put in:
 #
 # $$76{,}555{,}644{,}567 - 18{,}118{,}304{,}896 - 16{,}966{,}492{,}160 + 16{,}060{,}522{,}496 = 57{,}531{,}370{,}007 \qquad \lfloor 57{,}531{,}370{,}007 / 2{,}097{,}152 \rfloor = 27{,}433$$
 #
 # Read it like this: from the share, subtract **what is taken already** (used), then **what every step will need on top** (peak - current).
-# The weights are in used and in peak, so they are subtracted twice; current adds one of the two again.
+# The weights are in used and in peak, so they are subtracted twice. Adding current undoes one of the two.
 #
 # How does it compare with a real engine? A log of vLLM from December 2024 says for Llama-3-8B on a GPU of 79.22 GiB: weights 14.96, non-torch 1.79, activations 1.26 GiB.
 # On two GPUs each holds half the weights, but non-torch grows to 3.58 GiB, because the libraries that connect the GPUs come on top.
-# %% [markdown] key="formula" lang="zh" src="5f12ea54"
+# %% [markdown] key="formula" lang="zh" src="b6ee1239"
 # ## 公式
 #
 # 写成公式，利用率记作 $u$：
@@ -287,8 +287,8 @@ predict("mib_as_millions", ...)
 # 1. Move the utilization. Which parts of the bar move, and which do not?
 # 2. Raise the warm-up from 8,192 to 65,536 tokens. Why are there fewer blocks?
 # 3. Raise what is outside of torch. The formula notices. Does the row "Short form", `limit - peak`? (`limit` is $\lfloor \text{total} \cdot u \rfloor$.)
-# 4. Choose a larger model until the formula says no.
-# %% [markdown] key="see" lang="zh" src="ebd51cc6"
+# 4. Choose a larger model until the formula says that it doesn't fit.
+# %% [markdown] key="see" lang="zh" src="5c97e042"
 # ## 亲眼看看
 #
 # 这里每一项都是条形图的一部分，上面是六个时刻，下面是 GPU 的每一部分最终用在哪里。
@@ -366,8 +366,8 @@ from minikv.course.lessons.l08.annotated_source import SourceView
 show(SourceView("zh"))
 
 # %% [markdown] key="flow" lang="en"
-# And here is the way of one run through it: the engine from above, with its numbers (`cuda:model` is the simulated GPU).
-# %% [markdown] key="flow" lang="zh" src="635c273d"
+# And here is one run through it: the steps of the engine from above, with its numbers (`cuda:model` is the simulated GPU).
+# %% [markdown] key="flow" lang="zh" src="5014456d"
 # 下面是上面那个引擎走过的步骤和数字（`cuda:model` 指模拟的 GPU）。
 
 # %% key="flow_model" lang="en"
@@ -385,9 +385,9 @@ show(FlowChart(report, "zh"))
 # %% [markdown] key="report" lang="en"
 # ### Every variable on one page
 #
-# Beside the cache, `allocate_kv_cache` returns an `AllocationReport`. It has every variable of the function with its value and its meaning. A `-` or `+` before a meaning is the term's sign in the formula.
+# Besides the cache, `allocate_kv_cache` returns an `AllocationReport`. It has every variable of the function with its value and its meaning. A `-` or `+` before a meaning is the term's sign in the formula.
 # `used - current` is 16.87 - 14.96 = 1.91 GiB, a little more than the 1.79 GiB outside of torch, because the driver counts segments, and they are larger than the tensors in them.
-# %% [markdown] key="report" lang="zh" src="26a229c7"
+# %% [markdown] key="report" lang="zh" src="79e84f4d"
 # ### 所有变量，一页看全
 #
 # `allocate_kv_cache` 除了缓存，还返回一份 `AllocationReport`。函数里的每个变量都在里面，附有数值和含义。含义开头的 `-` 和 `+`，就是这一项在公式里的符号。
@@ -403,9 +403,9 @@ report.shown("zh")
 # ## On this machine
 #
 # Now a small Llama with random weights, on the machine that you have.
-# With a GPU the size is measured (we take half of the GPU, so that others keep their place).
+# With a GPU the size is measured (we take half of the GPU and leave the rest to other processes).
 # The memory of a CPU belongs to all programs, so there you have to give a size; the warm-up's peak is measured all the same.
-# %% [markdown] key="machine" lang="zh" src="329ad588"
+# %% [markdown] key="machine" lang="zh" src="53d655c9"
 # ## 在这台机器上
 #
 # 现在把一个权重随机的小 Llama 放到你的机器上。
@@ -480,8 +480,8 @@ with LLM(model, num_blocks=32) as llm:
     seen.stop()
 
 # %% [markdown] key="ask_cpu" lang="en"
-# With a GPU you now see its own six moments; without one, what happens where you give no size.
-# %% [markdown] key="ask_cpu" lang="zh" src="697dacbc"
+# With a GPU you now see its own six moments. Without one, you see what happens if you give no size.
+# %% [markdown] key="ask_cpu" lang="zh" src="55870fa2"
 # 有 GPU 时，下面是它自己的六个时刻；没有的话，看看不指定大小会怎样。
 
 # %% key="this_timeline" tags="hardware" lang="en"
@@ -590,7 +590,7 @@ for name, engine in (("free // block_bytes", start_up(num_blocks=all_free)), ("t
     asked = serve(engine, [CHUNK]).asked
     end = f"asks for {format_bytes(asked)} more and finds nothing" if asked else "runs"
     rows.append((name, engine.num_blocks, engine.num_blocks - best, end))
-Table(["blocks by", "blocks", "more", f"then a step of {CHUNK:,} tokens"], rows)
+Table(["blocks from", "blocks", "more", f"then a step of {CHUNK:,} tokens"], rows)
 
 # %% key="all_free" lang="zh"
 from minikv.units import format_bytes
@@ -678,9 +678,9 @@ Table(["上限（GiB）", "各步实际用到（GiB）"], [row], right=["上限�
 # **Utilization is a plan, not a fence.** The formula counts live tensors; the allocator holds segments.
 # Steps of different lengths leave free pieces that the next step cannot use, so it takes new ones, and reserved memory grows past the limit.
 #
-# What lies above the limit pays for all this: for fragments, for steps longer than the warm-up, for workspace that is requested late (CUDA graphs too, where an engine captures them after it has made the cache), and for neighbours.
+# What lies above the limit is for all this: fragments, steps longer than the warm-up, workspace that is requested late, and neighbours. (CUDA graphs count as workspace, too, if an engine captures them after it has made the cache.)
 # Here is the last load again, with the bytes of the whole GPU after every fourth step. The axis begins at 60 GiB. Where an engine ran out of memory, its line ends in a point:
-# %% [markdown] key="over_limit_read" lang="zh" src="f4f62ef2"
+# %% [markdown] key="over_limit_read" lang="zh" src="d4a6436e"
 # **利用率只是计划，不是围栏。** 公式统计的是存活的张量，分配器拿着的却是段。
 # 各步的 token 数不同，留下的空档下一步用不上，于是再申请新段，已保留的显存就越过了上限。
 #
@@ -718,10 +718,10 @@ show(lines(used, points=["显存不足"], x="步", y="GPU 已用显存（GiB）"
 #
 # An engine without chunked prefill must be able to prefill a prompt of the maximum length in one step, so it warms up with that many tokens.
 #
-# What does a step need for each token? In Llama-3.1-8B, at the widest place of a layer, four tensors of the width 4,096 are alive (the embeddings, the layer's input, the residual and the normed input), and three of the MLP's width 14,336 (gate, up and their product). Positions and rotary tables add as much as 520 numbers of 2 bytes:
+# What does a step need for each token? Look at the widest place in a layer of Llama-3.1-8B. Four tensors of width 4,096 are alive there: the embeddings, the layer's input, the residual and the normed input. Three more have the MLP's width, 14,336: gate, up and their product. Positions and rotary tables add as much as 520 numbers of 2 bytes:
 #
 # $$(4 \cdot 4{,}096 + 3 \cdot 14{,}336 + 520) \cdot 2 = 119{,}824\ \text{B a token}$$
-# %% [markdown] key="length" lang="zh" src="c9e5d7bb"
+# %% [markdown] key="length" lang="zh" src="0af23b21"
 # ## 最大长度为什么会减少块数？
 #
 # 没有分块预填充（chunked prefill）的引擎，必须能一步预填充最大长度的提示词，所以预热时就要用那么多 token。
@@ -748,15 +748,15 @@ for tokens in (2048, 8192, 32_768, 131_072):
 Table(["一次的 token 数", "激活（GiB）", "块数"], rows, right=["激活（GiB）"])
 
 # %% [markdown] key="trt" lang="en"
-# For 8,192 tokens the formula gives 0.91 GiB, and the table has 0.84: the simulated engine frees a layer's input a little earlier and keeps no rotary tables, so it needs $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B a token.
+# For 8,192 tokens the formula gives 0.91 GiB, and the table has 0.84. The simulated engine frees a layer's input a little earlier and keeps no rotary tables, so it needs $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B a token.
 # The activations grow with the tokens, not with their square, because attention here keeps no matrix of scores, as in FlashAttention (`attn_implementation="eager"` would).
 # With chunked prefill the warm-up is one chunk, and the number of blocks no longer depends on the length.
 #
-# ### A number of blocks needs the size of a block
+# ### How many blocks? First ask how large one is
 #
 # An engine with 21.89 GiB free made only 631 blocks for Qwen1.5-7B. Is that too few?
-# Its log names neither the size of a block nor the share nor the dtype. Take 64 tokens a block, 16 bits an element, 0.9 *of the free memory* (TensorRT-LLM's meaning of the word, a third one), and round up:
-# %% [markdown] key="trt" lang="zh" src="03b1521d"
+# Its log names neither the size of a block nor the share nor the dtype. Take 64 tokens a block, 16 bits an element, 0.9 *of the free memory* (that is what TensorRT-LLM's share means, a third meaning), and round up:
+# %% [markdown] key="trt" lang="zh" src="0d3aa105"
 # 按公式，8,192 个 token 是 0.91 GiB，表里是 0.84，因为模拟的引擎早些释放本层输入，不存旋转编码表，每个 token 只要 $(3 \cdot 4{,}096 + 3 \cdot 14{,}336) \cdot 2 = 110{,}592$ B。
 # 激活随 token 数成正比增长，而不是按平方增长，因为这里的注意力像 FlashAttention 那样，不保存分数矩阵（`attn_implementation="eager"` 则会保存）。
 # 有了分块预填充，预热只需一段的长度，块数就不再受最大长度影响。
@@ -795,8 +795,8 @@ Table(["一个 token（B）", "token 数", "按 64 个一块", "向上取整"], 
 # ## Paper and measurement
 #
 # The budget explorer of [lesson 02](02_how_many_bytes.ipynb) does the same on paper, for any model and GPU.
-# How near does it come to the simulated run? The same GPU, 1.79 GiB outside of torch:
-# %% [markdown] key="trt_read" lang="zh" src="6094f80a"
+# How close does it come to the simulated run? We take the same GPU, with 1.79 GiB outside of torch:
+# %% [markdown] key="trt_read" lang="zh" src="22859f08"
 # 算出来正好是 631。这不能证明引擎就是这样算的，但说明 631 并不奇怪。块不多，但很大，每块 64 · 524,288 B = 32 MiB，因为这个模型有 32 个 KV 头，没有用 GQA。
 # 不说块大小，块数没有意义；不看背后有哪些层，token 数也说明不了多少（[第 02b 课](02b_layers_that_differ.ipynb)），所以要比字节。
 #
@@ -820,8 +820,8 @@ row = (paper.num_blocks, best, f"{100 * (paper.num_blocks / best - 1):+.2f} %")
 Table(["纸面上的块数", "模拟里的块数", "相差"], [row], right=["相差"])
 
 # %% [markdown] key="budget_read" lang="en"
-# Here we told the planner what is outside of torch. Usually you cannot know that on paper, so the CUDA context and the workspace are assumptions there. That is what the warm-up is for.
-# %% [markdown] key="budget_read" lang="zh" src="7c4da7b9"
+# Here we told the planner what is outside of torch. Usually you cannot know that on paper, so the CUDA context and the workspace are assumptions there. The warm-up replaces them by measurements.
+# %% [markdown] key="budget_read" lang="zh" src="728fa9e3"
 # 这里 torch 之外占多少，是我们告诉规划器的。平时在纸面上只能假定，所以才需要预热。
 
 # %% [markdown] key="bind" lang="en"
@@ -923,12 +923,12 @@ Table(["", "各自的块数", "小缓存的块数", "小缓存的块 10"], rows)
 
 # %% [markdown] key="ranks_read" lang="en"
 # If the scheduler went by rank 0, it would sooner or later give out a block that rank 1 does not have.
-# On a CPU that is an error. A kernel on a GPU does not check: it reads and writes what lies behind the cache, or the run ends with an illegal memory access.
+# On a CPU that is an error. A kernel on a GPU does not check: it reads and writes what lies beyond the cache, or the run ends with an illegal memory access.
 # So `allocate_kv_cache` takes the least of all ranks (`_least_of_ranks` in the source above). Even if a rank has no room for a single block, its number counts, and the call is refused.
 #
 # ## Recap
 #
-# An engine reads total and used from the driver, peak and current from torch, and divides `total * u - used - peak + current` by the bytes of a block: 27,433 blocks of 2 MiB for Llama-3.1-8B on an H100 80GB.
+# An engine reads total and used from the driver, peak and current from torch. It divides `total * u - used - peak + current` by the bytes of a block: 27,433 blocks of 2 MiB for Llama-3.1-8B on an H100 80GB.
 # The weights are in used and in peak, so current is added once. Without the reset before the warm-up 2,128 blocks are lost, without `empty_cache` 2,560.
 # The short form `total * u - peak` leaves out what is outside torch: with 1.79 GiB it promises 981 blocks too many.
 # A longer warm-up costs blocks, because every token needs its activations, 110,592 B in our simulation: 20,953 blocks are left with 131,072 tokens at once.
@@ -937,14 +937,14 @@ Table(["", "各自的块数", "小缓存的块数", "小缓存的块 10"], rows)
 # ## Check yourself
 #
 # Answer aloud first, then `explain(..., reveal=True)`.
-# %% [markdown] key="ranks_read" lang="zh" src="e20657a2"
+# %% [markdown] key="ranks_read" lang="zh" src="3e6e7680"
 # 如果调度器按 rank 0 的数来用，迟早会分出一个 rank 1 没有的块。
 # 在 CPU 上这会报错；GPU 上的 kernel 不做检查，要么读写到缓存后面的内容，要么以非法内存访问（illegal memory access）告终。
 # 所以 `allocate_kv_cache` 取所有 rank 的最小值（上面源码里的 `_least_of_ranks`）。哪怕某个 rank 一个块也放不下，也按它来，这时会报错。
 #
 # ## 本课小结
 #
-# 引擎从驱动读 total 和 used，从 torch 读 peak 和 current，用 `total * u - used - peak + current` 除以每块的字节数：Llama-3.1-8B 在 H100 80GB 上有 27,433 个 2 MiB 的块。
+# 引擎从驱动读 total 和 used，从 torch 读 peak 和 current，用 `total * u - used - peak + current` 除以每块的字节数，例如 Llama-3.1-8B 在 H100 80GB 上有 27,433 个 2 MiB 的块。
 # 权重在 used 和 peak 里各有一份，所以要加回一次 current。预热前不重置峰值，会少 2,128 块；不做 `empty_cache`，会少 2,560 块。
 # 简写公式 `total * u - peak` 漏掉了 torch 之外的部分，例如那部分为 1.79 GiB 时，会多出 981 块。
 # 预热越长，块越少，因为每个 token 都要有激活，在模拟里是 110,592 B。例如一次 131,072 个 token 时，只剩 20,953 块。
@@ -968,12 +968,12 @@ explain("what_is_left")
 #
 # The exercise notebook of this lesson asks for five functions:
 #
-# 1. `block_bytes`: one block on one of `tp` ranks, GQA and MLA.
+# 1. `block_bytes`: what one block takes on one of `tp` ranks, with GQA and with MLA.
 # 2. `num_blocks_that_fit`: from the four numbers to blocks, a part of your engine.
 # 3. `ledger`: used, peak and current after each event of a start.
-# 4. `blocks_with_room`: a cache beside which the largest step still fits.
+# 4. `blocks_with_room`: a cache that leaves room for the largest step.
 # 5. `bind_views`: views for the modules that want them, or an error and no change.
-# %% [markdown] key="exercises" lang="zh" src="5c1d0d8c"
+# %% [markdown] key="exercises" lang="zh" src="9d06d150"
 # ## 练习
 #
 # 本课的练习 notebook 要你写五个函数：
@@ -1004,13 +1004,13 @@ explain("what_is_left")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - In June 2025 a user worked through nano-vllm's `allocate_kv_cache` with 1,000 bytes, 500 of them used, and a share of 0.2, and got a negative number of blocks ([nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59), "buggy calculation for `num_kvcache_blocks`??"). "Two meanings of one share" has the same numbers.
-# - In February 2026 it happened in earnest: an engine with a share of 0.4 started beside another process, and an assertion failed, since `used` counts every process ([nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27), which argues for the second meaning).
+# - In June 2025 a user worked through nano-vllm's `allocate_kv_cache` with 1,000 bytes, 500 of them used, and a share of 0.2. The result was a negative number of blocks ([nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59), "buggy calculation for `num_kvcache_blocks`??"). "Two meanings of one share" has the same numbers.
+# - In February 2026 it happened in earnest: an engine with a share of 0.4 started next to another process, and an assertion failed, since `used` counts every process ([nanovllm-voxcpm PR #27](https://github.com/a710128/nanovllm-voxcpm/pull/27), which argues for the second meaning).
 # - The log under "The formula" is from [vLLM PR #10511](https://github.com/vllm-project/vllm/pull/10511). Why the number of blocks depends on the maximum length was asked in [vLLM #8185](https://github.com/vllm-project/vllm/issues/8185).
 # - The 631 blocks in 21 GB are those of [TensorRT-LLM #2268](https://github.com/NVIDIA/TensorRT-LLM/issues/2268); that it rounds up is known from [its #224](https://github.com/NVIDIA/TensorRT-LLM/issues/224). In [vLLM #43308](https://github.com/vllm-project/vllm/issues/43308) a number of *tokens* misled in the same way.
-# - A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), shortens the formula, takes `peak` for the activations in one place, and advises 0.8 to 0.9. "The short form" and "Where running out of memory begins" test all three.
+# - A public guide, "KV 缓存分配详细指南" (a detailed guide to KV cache allocation), shortens the formula, and takes `peak` for the activations in one place. It advises 0.8 to 0.9. "The short form" and "Where running out of memory begins" test all three.
 # - [nano-vllm #187](https://github.com/GeeeekExplorer/nano-vllm/issues/187) points out that the scheduler goes by rank 0's number, and [nano-vllm #275](https://github.com/GeeeekExplorer/nano-vllm/pull/275) shows what follows: 2,111 blocks on one rank, 2,055 on the other, and an illegal memory access.
-# %% [markdown] key="wild" lang="zh" src="422016dc"
+# %% [markdown] key="wild" lang="zh" src="f96eb91e"
 # ## 实战现场
 #
 # - 2025 年 6 月，一位用户用小数字验算 nano-vllm 的 `allocate_kv_cache`。共 1,000 字节，500 已占用，比例 0.2，得到的块数是负的（[nano-vllm #59](https://github.com/GeeeekExplorer/nano-vllm/issues/59)，标题大意是“`num_kvcache_blocks` 算错了吧？？”）。“一个比例，两种含义”一节用的就是这些数。

@@ -9,9 +9,9 @@
 # How many bytes does one block of `block_size` tokens take on one of `tp` ranks, in all layers together?
 #
 # `config` holds `num_hidden_layers`, `num_attention_heads`, `num_key_value_heads`, `hidden_size` and `dtype_bytes`.
-# A model with heads also has `head_dim`; its KV heads are dealt out to the ranks, and where there are more ranks than heads, every rank keeps one.
+# A model with heads also has `head_dim`. Its KV heads are divided among the ranks. Where there are more ranks than heads, every rank keeps one.
 # An MLA model has `kv_lora_rank` and `qk_rope_head_dim` instead: one latent and one rope key a token, the same on every rank.
-# %% [markdown] key="block_task" lang="zh" src="12b88fe9"
+# %% [markdown] key="block_task" lang="zh" src="ff52c016"
 # ## 08.1 块的字节数
 #
 # 一个块有 `block_size` 个 token，在 `tp` 个 rank 中的一个上，所有层合计占多少字节？
@@ -39,14 +39,14 @@ check("08.1", block_bytes)
 # Return how many whole blocks of the cache fit, by the formula of the lesson. All arguments but `utilization`, which is a share of `total`, are in bytes:
 #
 # - `total`: what the GPU has
-# - `used`: what is taken now, by anything
+# - `used`: what is taken now, whatever takes it
 # - `current`, `peak`: what torch's live tensors take of it now, and took at most during the warm-up
 # - `block_bytes`: one block of the cache
 #
 # Where the model does not fit, 0 and every negative number are right.
 #
 # This function is a part of *your engine*: once it passes, it is kept, and [lesson 11c](../../notebooks/en/11c_your_engine.ipynb) runs the engine with it.
-# %% [markdown] key="blocks_task" lang="zh" src="35740810"
+# %% [markdown] key="blocks_task" lang="zh" src="9cb7d47b"
 # ## 08.2 放得下多少个块
 #
 # 按本课的公式，返回放得下多少个完整的块。`utilization` 是 `total` 中的比例，其余参数都以字节计：
@@ -90,10 +90,10 @@ check("08.2", num_blocks_that_fit)
 # - `("empty_cache", 0)` and `("reset_peak", 0)`: the two calls
 #
 # Freed memory stays cached, and a malloc takes from the cache first, as much as is there; only what is missing comes from the driver.
-# `non_torch` is held by others all the time.
+# `non_torch` bytes are held outside torch all the time.
 #
 # Return a list with `(used, peak, current)` after each event: used as the driver sees it, peak and current as torch does.
-# %% [markdown] key="ledger_task" lang="zh" src="661adc1d"
+# %% [markdown] key="ledger_task" lang="zh" src="889cdc61"
 # ## 08.3 账本
 #
 # `events` 是引擎启动时做的事，每件是一个名字加一个大小：
@@ -148,8 +148,8 @@ check("08.3", ledger)
 # `keep` bytes must stay free for others.
 # The engine will make steps of `steps[i]` tokens, one after the other; a step needs `token_bytes` for each of its tokens, and gives them back when it ends.
 # How many blocks of `block_bytes` may the cache have, so that every step finds its memory?
-# 0, where there is no room for one.
-# %% [markdown] key="room_task" lang="zh" src="c16f84c2"
+# Return 0 where there is no room for one.
+# %% [markdown] key="room_task" lang="zh" src="f02ad23b"
 # ## 08.4 给最大的一步留空间
 #
 # 有 `free` 字节空闲，马上要建缓存。
@@ -185,16 +185,31 @@ check("08.4", blocks_with_room)
 # 按顺序把这两个属性设成对应层的视图，并返回模块的个数。
 # 如果个数与层数不符，就抛出 `ValueError`，并且什么也不改变。
 
-# %% key="bind_stub"
+# %% key="bind_stub" lang="en"
 def bind_views(kv_cache, modules) -> int:
     ### BEGIN SOLUTION
     found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
     if len(found) != kv_cache.shape[1]:
         raise ValueError(f"{len(found)} modules, {kv_cache.shape[1]} layers")
     for layer, module in enumerate(found):
-        module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]
+        module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]  # [blocks, block_size, heads, dim] each
     return len(found)
     ### END SOLUTION
 
 
 check("08.5", bind_views)
+
+# %% key="bind_stub" lang="zh"
+def bind_views(kv_cache, modules) -> int:
+    ### BEGIN SOLUTION
+    found = [module for module in modules if hasattr(module, "k_cache") and hasattr(module, "v_cache")]
+    if len(found) != kv_cache.shape[1]:
+        raise ValueError(f"{len(found)} modules, {kv_cache.shape[1]} layers")
+    for layer, module in enumerate(found):
+        module.k_cache, module.v_cache = kv_cache[0, layer], kv_cache[1, layer]  # 各为 [块数, block_size, 头, dim]
+    return len(found)
+    ### END SOLUTION
+
+
+check("08.5", bind_views)
+
