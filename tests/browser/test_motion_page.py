@@ -1,5 +1,7 @@
 """The moving drawings on a page of their own: a change ends where it should, and at once where nothing may move."""
 
+from itertools import pairwise
+
 import pytest
 
 from minikv.course.motion import scene_page
@@ -16,6 +18,15 @@ _SEEN = """() => [...document.querySelectorAll(".minikv-motion > svg :is(rect, p
   .map((one) => [one.tagName, one.closest("[transform]") === null, one.parentElement.getAttribute("class"),
     ...["x", "y", "width", "height", "d", "fill"].map((name) => one.getAttribute(name)), one.textContent].join("|"))
   .map((one) => one.replace(/url\\(#[a-z0-9-]+?-([^-]+)\\)/, "$1")).sort()"""
+# How far each arrow begins from the nearest entry of a table that is seen.
+_FROM_ENTRIES = """() => {
+  const entries = [...document.querySelectorAll(".minikv-entry rect")].filter((one) => !one.closest("[display=none]"));
+  const ends = entries.map((one) => one.getBBox()).map((box) => [box.x + box.width, box.y + box.height / 2]);
+  return [...document.querySelectorAll(".minikv-arrow")].filter((one) => one.getAttribute("d")).map((arrow) => {
+    const from = arrow.getPointAtLength(0);
+    return Math.min(...ends.map(([x, y]) => Math.hypot(from.x - x, from.y - y)));
+  });
+}"""
 _PLACE = """() => {
   const { place, moving } = document.querySelector(".minikv-motion").dataset;
   return [Number(place), moving];
@@ -106,4 +117,17 @@ def test_a_token_is_seen_between_its_two_places(watched_page):
     assert all(logical < x < physical for x in boxes)
     page.evaluate("mounted.seek(1)")
     assert chips.count() == 0
+    watched.assert_clean()
+
+
+def test_an_arrow_begins_at_an_entry_even_while_its_sequence_leaves(watched_page):
+    [kind] = [one for one in MOTIONS if one.__name__ == "PagingMotion"]
+    watched, page, motion = opened(watched_page, kind)
+    held = [{name for name, *_ in state["sequences"]} for state in motion.states]
+    assert any(before - after for before, after in pairwise(held)), "one leaves"
+    for place in range(1, len(motion.states)):
+        page.evaluate("place => mounted.seek(place - 0.5)", place)
+        far = page.evaluate(_FROM_ENTRIES)
+        assert far
+        assert max(far) <= 4
     watched.assert_clean()

@@ -12,7 +12,7 @@
 
 const HEAD_Y = 14, PAGE_TOP = 28, MOST_LINES = 14, LINE = 30, BOX = 23;
 const LOGICAL_X = 44, TABLE_WIDTH = 40, SLOTS_WIDTH = 176;
-const WIDE = { width: PAGE_WIDTH, table: 322, physical: 560 }, NARROW = { width: 480, table: 300, physical: LOGICAL_X, arrows: 330 };
+const WIDE = { width: PAGE_WIDTH, table: 362, physical: 650 }, NARROW = { width: 480, table: 300, physical: LOGICAL_X, arrows: 330 };
 const CELLS_LEFT = 40, CELLS_RIGHT = 430, GRID_X = 500, GRID_WIDTH = 456, GRID_HEIGHT = 440;
 
 // Where everything stands in all states, so that nothing but a change moves: { slot, home, entry, target, lines, ... }
@@ -261,7 +261,11 @@ function pagingScene(form, states, paint, narrow) {
     const written = after.writes.map(([name, position, slot]) =>
       [middle(page.logical(name, position), crowded ? page.logicalWide : page.wide, crowded ? page.logicalTall : page.tall), slotMiddle(slot), slot]);
     const flights = [...copied, ...written];
-    drawSequences(after);
+    // What goes stays until its arrows are back: an arrow never begins at nothing.
+    const shown = new Map(after.sequences.map((sequence) => [sequence[0], sequence]));
+    for (const sequence of before.sequences)
+      if ((shown.get(sequence[0])?.[3].length ?? 0) < sequence[3].length) shown.set(sequence[0], sequence);
+    drawSequences({ sequences: [...shown.values()] });
     drawBlocks(after, new Set(flights.map(([, , slot]) => slot)));
     flown = flights.length;
     flights.forEach((_, index) => chip(index).setAttribute("display", "inline"));
