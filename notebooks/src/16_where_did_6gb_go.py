@@ -18,19 +18,19 @@
 #
 # **What still holds the memory after `generate()`, and which number tells you?**
 #
-# A run has ended. You dropped its cache and called `empty_cache()`. Then your program asks for memory that should be free, and runs out of it. Here is the card at that moment, computed with a model of PyTorch's allocator. The weights are live, as they should be. But 7 GiB are neither in use nor available:
-# %% [markdown] key="question" lang="zh" src="3b73d4e3"
+# A run has ended. You dropped its cache and called `empty_cache()`. Then your program asks for memory that should be free, and gets an out-of-memory error. Here is the card at that moment, computed with a simulation of PyTorch's allocator. The weights are live, as they should be. But the 7 GiB called *pinned* are neither in use nor available:
+# %% [markdown] key="question" lang="zh" src="e5d02180"
 # ## 问题
 #
 # **`generate()` 之后，显存被什么占着？看哪个数字才知道？**
 #
-# 一次运行结束了，缓存已经丢掉，`empty_cache()` 也调用过了。程序接着申请一块本该空闲的显存，却报显存不足。下面是那一刻的显卡，用 PyTorch 分配器的模型算出。权重还在使用，这是应该的；但有 7 GiB 既没有在用，也拿不回来：
+# 一次运行结束了，缓存已经丢掉，`empty_cache()` 也调用过了。程序接着申请一块本该空闲的显存，却报显存不足。下面是那一刻的显卡，由模拟的 PyTorch 分配器算出。权重还在使用，这是应该的；但标着“被钉住”的 7 GiB，既没有张量在用，也拿不回来：
 
 # %% key="ledger" lang="en"
 from minikv.course.diagrams import memory_ledger
 from minikv.course.lessons.l16.culprit import culprit
 
-end = culprit("naive")  # DeepSeek-V3 on one of 8 H200, in the model of PyTorch's allocator
+end = culprit("naive")  # DeepSeek-V3 on one of 8 H200, in a simulation of PyTorch's allocator
 counted = dict(total=end.capacity, free=end.free, reserved=end.reserved, allocated=end.allocated, pinned=end.stuck)
 show(memory_ledger(**counted, lang="en"))
 
@@ -38,37 +38,37 @@ show(memory_ledger(**counted, lang="en"))
 from minikv.course.diagrams import memory_ledger
 from minikv.course.lessons.l16.culprit import culprit
 
-end = culprit("naive")  # 8 块 H200 之一上的 DeepSeek-V3，在 PyTorch 分配器的模型里运行
+end = culprit("naive")  # 8 块 H200 之一上的 DeepSeek-V3，在模拟的 PyTorch 分配器里运行
 counted = dict(total=end.capacity, free=end.free, reserved=end.reserved, allocated=end.allocated, pinned=end.stuck)
 show(memory_ledger(**counted, lang="zh"))
 
 # %% [markdown] key="able" lang="en"
 # After this lesson you can
 #
-# - **subtract** five figures, and say in which share the missing memory is;
+# - **find** the share in which the missing memory is, by subtracting five figures;
 # - **name** the variable that holds a tensor, and let it go;
-# - **explain** how one small tensor keeps a segment of many times its size.
+# - **explain** how one small tensor keeps a whole segment of the allocator, many times its size.
 #
 # You need to know how a view keeps its storage alive ([lesson 05](05_owned_and_borrowed.ipynb)) and what a segment of the allocator is ([lesson 07](07_allocate_once.ipynb)).
-# %% [markdown] key="able" lang="zh" src="52a26420"
+# %% [markdown] key="able" lang="zh" src="c0603f1d"
 # 学完本课，你能够：
 #
 # - 用五个数字**做减法**，说出缺的显存在哪一份里；
 # - **指出**是哪个变量占着张量，并把它放掉；
-# - **解释**一个小张量怎样留住比它大许多倍的段。
+# - **解释**一个小张量怎样留住分配器里比它大许多倍的整个段。
 #
 # 需要先了解：视图怎样让存储一直活着（[第 05 课](05_owned_and_borrowed.ipynb)），分配器的段是什么（[第 07 课](07_allocate_once.ipynb)）。
 
 # %% [markdown] key="facts" lang="en"
 # ## The case
 #
-# The case is a real report about DeepSeek on several GPUs. After `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB were free where about 18 GB were expected. The report explained "6+ GB" of the gap by a batch that had been estimated too large ([lesson 03](03_the_2_86x_mistake.ipynb) is about that estimate). It questioned five suspects and acquitted all of them. We question the same five by experiment, and then we look for a sixth.
+# The case is a real report about DeepSeek on several GPUs. After `generate()`, `gc.collect()` and `empty_cache()`, 5.5 GB were free where about 18 GB were expected. The report explained "6+ GB" of the gap by a batch that had been estimated too large ([lesson 03](03_the_2_86x_mistake.ipynb) is about that estimate). It went through five suspects, by reading source code, and acquitted all of them. We test the same five by experiment, and then we look for a sixth.
 #
 # Before you explain a gap, check whether the explanation is as large as the gap:
-# %% [markdown] key="facts" lang="zh" src="f12258e2"
+# %% [markdown] key="facts" lang="zh" src="e4a41de0"
 # ## 案情
 #
-# 这个案子来自一份真实的报告，是在多块 GPU 上运行 DeepSeek。`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB。报告用“batch 估大了”解释了其中的“6+ GB”（那个估算见[第 03 课](03_the_2_86x_mistake.ipynb)），又逐个查了五个嫌疑对象，全部排除。我们用实验把这五个再查一遍，然后去找第六个。
+# 这个案子来自一份真实的报告，是在多块 GPU 上运行 DeepSeek。`generate()`、`gc.collect()`、`empty_cache()` 之后，本该有约 18 GB 空闲显存，实际只有 5.5 GB。报告用“batch 估大了”解释了其中的“6+ GB”（那个估算见[第 03 课](03_the_2_86x_mistake.ipynb)），又靠读源代码逐个查了五个嫌疑对象，全部排除。我们改用实验，把这五个再查一遍，然后去找第六个。
 #
 # 解释一个缺口之前，先看看这个解释够不够大：
 
@@ -80,25 +80,25 @@ from minikv.course import Table
 
 expected, seen, explained = 18.0, 5.5, 6.0
 missing = expected - seen
-Table(["missing, GB", "explained", "without any explanation"], [(missing, explained, missing - explained)])
+Table(["missing, GB", "explained, GB", "not explained, GB"], [(missing, explained, missing - explained)])
 
 # %% key="facts_sum" lang="zh"
 from minikv.course import Table
 
 expected, seen, explained = 18.0, 5.5, 6.0
 missing = expected - seen
-Table(["少了，GB", "有解释", "无法解释"], [(missing, explained, missing - explained)])
+Table(["少了，GB", "有解释的，GB", "没有解释的，GB"], [(missing, explained, missing - explained)])
 
 # %% [markdown] key="facts_read" lang="en"
-# The explanation covers less than half of the gap. To find the rest you need three more figures: `memory_allocated()`, `memory_reserved()` and what other processes use. The report has none of them, so let's see what they tell.
-# %% [markdown] key="facts_read" lang="zh" src="d45c0414"
-# 这个解释还不到缺口的一半。其余的部分在哪里，要看另外三个数字：`memory_allocated()`、`memory_reserved()`，以及其他进程占了多少。报告里一个也没有，所以我们来看看它们能说明什么。
+# The explanation covers less than half of the gap. To find the rest you need three more figures: `memory_allocated()`, `memory_reserved()` and what other processes use. The report gives none of them. What would they have told?
+# %% [markdown] key="facts_read" lang="zh" src="3bdb6cb6"
+# 这个解释还不到缺口的一半。其余的部分在哪里，要看另外三个数字：`memory_allocated()`、`memory_reserved()`，以及其他进程占了多少。报告里一个也没有给出。它们本来能说明什么？
 
 # %% [markdown] key="formula" lang="en"
 # ## One subtraction
 #
-# All used memory falls into four shares, and each share has another cause. You get the four from five figures:
-# %% [markdown] key="formula" lang="zh" src="7461ad84"
+# All used memory falls into four shares, and each share has a different cause. You can compute the four from five figures:
+# %% [markdown] key="formula" lang="zh" src="169ef8e4"
 # ## 一次减法
 #
 # 已用的显存可以分成四份，每一份的原因不同。用五个数字就能算出这四份：
@@ -114,15 +114,15 @@ Table(["少了，GB", "有解释", "无法解释"], [(missing, explained, missin
 # | $R$ | **reserved**: all segments that PyTorch took from the GPU | `torch.cuda.memory_reserved()` | 89.28 GiB |
 # | $P$ | **pinned**: free blocks in segments in which something else is live | `memory_stats()["inactive_split_bytes.all.current"]` | 7.07 GiB |
 #
-# With the numbers put in, in GiB: 139.80 - 48.52 = 91.28 are used, and 82.21 + 7.07 + (89.28 - 82.21 - 7.07) + (91.28 - 89.28) = 82.21 + 7.07 + 0 + 2.00 = 91.28.
+# With the numbers put in, in GiB: 139.80 - 48.52 = 91.28 are used, and 82.21 + 7.07 + (89.28 - 82.21 - 7.07) + (91.28 - 89.28) = 82.21 + 7.07 + 0 + 2.00 = 91.28. So 82.21 are live, 7.07 pinned, 0 returnable and 2.00 outside.
 #
 # What helps depends on the share that is large:
 #
 # | large share | held by | what helps | what doesn't |
 # |---|---|---|---|
-# | live | a Python object that holds a tensor | find the object and let it go | `empty_cache()`, or `gc.collect()` alone |
-# | pinned | a live tensor in a large segment | let that tensor go, or allocate it earlier | `empty_cache()` |
-# | returnable | no object: it is cached | `empty_cache()`, or nothing, since PyTorch will use it again | looking for a leak |
+# | live | a Python object that holds a tensor | find the object and drop it | `empty_cache()`, or `gc.collect()` alone |
+# | pinned | a live tensor in a large segment | drop that tensor, or allocate it earlier | `empty_cache()` |
+# | returnable | no object; PyTorch only caches it | `empty_cache()`, or nothing, since PyTorch will use it again | looking for a leak |
 # | outside | the CUDA context, NCCL (the library by which GPUs exchange data), other processes | count processes; create fewer NCCL communicators | all of the above |
 #
 # These figures have two traps:
@@ -130,8 +130,8 @@ Table(["少了，GB", "有解释", "无法解释"], [(missing, explained, missin
 # - With `expandable_segments`, PyTorch doesn't count $P$; it stays 0. Whatever is left of $R - A$ after `empty_cache()` is pinned all the same.
 # - The memory pool of a CUDA graph belongs to the graph. Its free segments look returnable, but they stay as long as the graph does.
 #
-# `MemoryStats` reads all five figures. Here they are on this machine. (A CPU has no caching allocator. There, *allocated* is the resident memory of the process, and what only a GPU has stays empty.)
-# %% [markdown] key="symbols" lang="zh" src="908ef875"
+# `MemoryStats` reads all five figures. Here they are on this machine. (A CPU has no caching allocator. There, *allocated* is the resident memory of the process, and the figures that only a GPU has stay empty.)
+# %% [markdown] key="symbols" lang="zh" src="30c21f93"
 # | 符号 | 含义 | 从哪里读 | 本例取值（第一张图） |
 # |---|---|---|---|
 # | $T$、$F$ | GPU 的全部显存，其中空闲的 | `torch.cuda.mem_get_info()` | 139.80 GiB、48.52 GiB |
@@ -139,7 +139,7 @@ Table(["少了，GB", "有解释", "无法解释"], [(missing, explained, missin
 # | $R$ | **已保留**（reserved）：PyTorch 从 GPU 拿走的所有段（segment） | `torch.cuda.memory_reserved()` | 89.28 GiB |
 # | $P$ | **被钉住**：段里的空闲块，同一段里还有别的东西在用 | `memory_stats()["inactive_split_bytes.all.current"]` | 7.07 GiB |
 #
-# 代入数字，单位 GiB：已用 139.80 - 48.52 = 91.28；四份是 82.21 + 7.07 + (89.28 - 82.21 - 7.07) + (91.28 - 89.28) = 82.21 + 7.07 + 0 + 2.00 = 91.28。它们依次是存活（live）、被钉住（pinned）、可归还（returnable）、torch 之外（outside）。
+# 代入数字，单位 GiB：已用 139.80 - 48.52 = 91.28；四份是 82.21 + 7.07 + (89.28 - 82.21 - 7.07) + (91.28 - 89.28) = 82.21 + 7.07 + 0 + 2.00 = 91.28。也就是说，存活（live）82.21，被钉住（pinned）7.07，可归还（returnable）0，torch 之外（outside）2.00。
 #
 # 哪一份大，就用哪一种办法：
 #
@@ -184,8 +184,8 @@ stats.shown("zh")
 # %% [markdown] key="scene" lang="en"
 # ## The scene
 #
-# We use a small Llama with random weights, built from a config: 2 layers, 2 KV heads, float32. This section and "What really keeps it" run it in your own Jupyter kernel, in a few seconds.
-# %% [markdown] key="scene" lang="zh" src="abc72288"
+# We use a small Llama with random weights, built from a config: 2 layers, 2 KV heads, float32. It runs in your own Jupyter kernel, in this section and in "What really keeps it", and takes a few seconds.
+# %% [markdown] key="scene" lang="zh" src="2c7c46d4"
 # ## 现场
 #
 # 我们用一个随机权重的小 Llama，由配置直接构建：2 层，2 个 KV 头，float32。本节和“真正会占住显存的”一节都在你自己的内核（Jupyter kernel）里运行它，几秒就能跑完。
@@ -199,7 +199,7 @@ config = LlamaConfig(
 )
 torch.manual_seed(0)
 model = LlamaForCausalLM(config).to(device).eval()
-prompts = torch.randint(1, 64, (3, 17)).to(device)
+prompts = torch.randint(1, 64, (3, 17)).to(device)  # [B, T]
 
 
 def answer(**more):
@@ -207,9 +207,9 @@ def answer(**more):
     return model.generate(prompts, attention_mask=torch.ones_like(prompts), **fixed, **more)
 
 # %% [markdown] key="live" lang="en"
-# Watch the memory while the model answers: five rounds of a second each. In the second and the fourth round, a variable holds a cache for 2,048 tokens of Llama-3.1-8B: 256 MiB. The monitor runs in a thread of its own and looks five times a second, and once more at each `tick()`. The picture that is saved here is the one after three rounds.
-# %% [markdown] key="live" lang="zh" src="328719e3"
-# 模型回答的时候，看看内存怎样变化。让它回答五轮，每轮一秒；第二轮和第四轮里，有一个变量持有一份缓存，够 Llama-3.1-8B 存 2,048 个 token，占 256 MiB。监视器在自己的线程里运行，每秒看五次，每次调用 `tick()` 再多看一次。这里保存的是三轮之后的样子。
+# Watch the memory while the model answers, in five rounds of a second each. In the second and the fourth round, a variable holds a cache for 2,048 tokens of Llama-3.1-8B, which takes 2,048 × 128 KiB = 256 MiB. The monitor runs in a thread of its own and looks five times a second, and once more at each `tick()`. The saved picture below shows the first three rounds.
+# %% [markdown] key="live" lang="zh" src="72d65ef2"
+# 模型回答的时候，看看内存怎样变化。让它回答五轮，每轮一秒。第二轮和第四轮里，有一个变量持有一份缓存，够 Llama-3.1-8B 存 2,048 个 token，占 2,048 × 128 KiB = 256 MiB。监视器在自己的线程里运行，每秒看五次，每次调用 `tick()` 再多看一次。下面保存的图是前三轮的样子。
 
 # %% key="live_answers" lang="en" tags="hardware"
 import time
@@ -246,9 +246,9 @@ with monitor.memory(device, lang="zh") as seen:
             show(seen)  # 从这里开始实时变化
 
 # %% [markdown] key="scene_report" lang="en"
-# While the model only answers, the curve is flat. It rises by 256 MiB where a variable holds a cache, and comes back as soon as the variable lets it go. (On a GPU these bytes then are *cached by torch*, and the next cache takes them again.) So a plain call of `generate()` leaves nothing behind. `retention_report` proves it: it calls a function and compares what is live before and after, that is, storages, the names that lead to them, and cache objects.
-# %% [markdown] key="scene_report" lang="zh" src="129abefb"
-# 只是回答的时候，曲线是平的；有变量持有缓存时，曲线高出 256 MiB，变量一放手就落回原处。（在 GPU 上，这些字节随后归到“torch 缓存着的”，下一份缓存会再拿去用。）所以普通地调用 `generate()`，什么也不会留下。`retention_report` 可以证明这一点：它调用一个函数，比较调用前后有什么还活着，包括存储、通向存储的名字和缓存对象。
+# While the model only answers, the curve is flat. It rises by 256 MiB when a variable holds a cache, and falls back as soon as the variable holds something else. (On a GPU these bytes are *cached by torch* from then on, and the next cache takes them again.) So a plain call of `generate()` leaves nothing behind. `retention_report` proves it. It calls a function and compares what is live before and after: storages, the names that lead to them, and cache objects.
+# %% [markdown] key="scene_report" lang="zh" src="79d35d84"
+# 只是回答的时候，曲线是平的；有变量持有缓存时，曲线高出 256 MiB，这个变量换成别的值，曲线就落回原处。（在 GPU 上，这些字节随后归到“torch 缓存着的”，下一份缓存会再拿去用。）所以普通地调用 `generate()`，什么也不会留下。`retention_report` 可以证明这一点，它调用一个函数，比较调用前后有什么还活着，包括存储、通向存储的名字和缓存对象。
 
 # %% key="plain_generate" lang="en"
 from minikv.memory import retention_report
@@ -263,7 +263,7 @@ retention_report(answer).shown("zh")
 # %% [markdown] key="suspects" lang="en"
 # ## Five suspects
 #
-# When memory is missing after `generate()`, people suspect these five first. The table gives the usual argument for each. Arguments about a library's source age quickly, so we test all five on the version that is installed here.
+# When memory is missing after `generate()`, people suspect these five first. The table gives the usual argument for each suspect's innocence. Such an argument comes from the source of a library, and it ages quickly. So we test all five on the version that is installed here.
 #
 # | suspect | why it shouldn't keep anything |
 # |---|---|
@@ -273,8 +273,8 @@ retention_report(answer).shown("zh")
 # | tensor parallelism | `GatherParallel`, the class that collects a layer's outputs from all GPUs, adds no buffer |
 # | the helper in your script | it returns text and holds nothing |
 #
-# Decide before you run the next two cells. Does any of the five keep memory? And which of the arguments no longer holds? (The experiments use a model of about the same size, on the CPU.)
-# %% [markdown] key="suspects" lang="zh" src="4a6e250b"
+# Decide before you run the next two cells. Does any of the five keep memory? And which of the arguments no longer holds? (The experiments use another model of about the same size, on the CPU.)
+# %% [markdown] key="suspects" lang="zh" src="156fce30"
 # ## 五个嫌疑对象
 #
 # `generate()` 之后显存少了，人们最先怀疑的就是下面五个。表里是通常用来排除它们的理由。不过根据源代码得出的理由很快会过时，所以我们在这里安装的版本上给每一个做实验。
@@ -293,9 +293,9 @@ retention_report(answer).shown("zh")
 from minikv.course.lessons.l16.suspects import small_model, suspect_generate
 from minikv.course.lessons.l16.suspects import suspect_helper, suspect_mask, suspect_sdpa
 
-two = torch.randint(1, 64, (2, 9))
+two = torch.randint(1, 64, (2, 9))  # [B, T]
 padded = torch.ones_like(two)
-padded[0, :4] = 0
+padded[0, :4] = 0  # row 0 is padded on the left
 found = {"generate()": suspect_generate(small_model(), two)}
 for attention, mask, name in (("sdpa", torch.ones_like(two), "no padding"), ("sdpa", padded, "left padding"), ("eager", torch.ones_like(two), "no padding")):
     report, shapes = suspect_mask(small_model(attention), two, mask)
@@ -303,15 +303,15 @@ for attention, mask, name in (("sdpa", torch.ones_like(two), "no padding"), ("sd
     found[f"mask: {attention}, {name}: {made}"] = report
 found["SDPA"] = suspect_sdpa()
 found["helper"] = suspect_helper(small_model(), two, lambda tokens: " ".join(map(str, tokens)))
-Table(["suspect", "kept, B", "caches left"], [(name, report.kept_bytes, sum(not cache.in_result for cache in report.caches)) for name, report in found.items()])
+Table(["suspect", "kept after the call, B", "caches left"], [(name, report.kept_bytes, sum(not cache.in_result for cache in report.caches)) for name, report in found.items()])
 
 # %% key="experiments" lang="zh"
 from minikv.course.lessons.l16.suspects import small_model, suspect_generate
 from minikv.course.lessons.l16.suspects import suspect_helper, suspect_mask, suspect_sdpa
 
-two = torch.randint(1, 64, (2, 9))
+two = torch.randint(1, 64, (2, 9))  # [B, T]
 padded = torch.ones_like(two)
-padded[0, :4] = 0
+padded[0, :4] = 0  # 第 0 行左边是填充
 found = {"generate()": suspect_generate(small_model(), two)}
 for attention, mask, name in (("sdpa", torch.ones_like(two), "没有填充"), ("sdpa", padded, "左侧填充"), ("eager", torch.ones_like(two), "没有填充")):
     report, shapes = suspect_mask(small_model(attention), two, mask)
@@ -325,28 +325,28 @@ Table(["嫌疑对象", "残留，B", "剩下的缓存"], [(name, report.kept_byt
 from minikv.course.lessons.l16.suspects import suspect_parallel
 
 report, same = suspect_parallel(small_model(), two)
-Table(["suspect", "kept, B", "same tokens as unsharded"], [("TP", report.kept_bytes, same)])
+Table(["suspect", "kept after the call, B", "same tokens as without sharding"], [("tensor parallelism", report.kept_bytes, same)])
 
 # %% key="parallel" lang="zh" tags="hardware"
 from minikv.course.lessons.l16.suspects import suspect_parallel
 
 report, same = suspect_parallel(small_model(), two)
-Table(["嫌疑对象", "残留，B", "与未切分时的 token 相同"], [("TP", report.kept_bytes, same)])
+Table(["嫌疑对象", "残留，B", "与未切分时的 token 相同"], [("张量并行", report.kept_bytes, same)])
 
 # %% [markdown] key="acquitted" lang="en"
-# None of them keeps anything. (The sharded model has one rank here, which shards and reduces like two would, but without a partner. A test of the package runs it with two.) So all five are acquitted, but not all of the arguments are right:
+# None of them keeps anything. (The sharded model has a single rank here. It runs the same code for sharding and reducing as several ranks do; a test of the package runs it with two.) So all five are acquitted, but not all of the arguments are right:
 #
 # | suspect | what is true today |
 # |---|---|
 # | `generate()` | the argument holds, by default |
-# | the causal mask | it holds for SDPA without padding. A padded batch makes a mask in each step, and so does eager attention, but no mask stays |
-# | SDPA | it has no state. On a GPU, however, the workspace of flash attention comes from the caching allocator, for a moment |
+# | the causal mask | the argument holds for SDPA without padding. A padded batch makes a mask in each step, and so does eager attention, but no mask stays |
+# | SDPA | it has no state. On a GPU, however, the workspace of flash attention comes from the caching allocator, though only for a moment |
 # | tensor parallelism | transformers 5.23 has no such class. Sharding adds no tensors, but NCCL's communicators do take memory *outside* PyTorch |
-# | the helper | it holds as long as the helper returns text |
+# | the helper | the argument holds as long as the helper returns text |
 #
-# The masks show that *allocated for a moment* and *kept* are two questions. A mask is made and is gone after the step. Only the peak shows memory that is allocated for a moment.
-# %% [markdown] key="acquitted" lang="zh" src="66b97d5d"
-# 五个都没有留下什么。（这里切分后的模型只有一个 rank，它照样切分、照样归约，只是没有同伴；本软件包的测试会用两个 rank 再跑一遍。）所以五个都可以排除，但理由并不是条条都对：
+# The masks show that *allocated for a moment* and *kept* are two different things. A mask is made and is gone after the step. To see memory that is allocated for a moment, you have to look at the peak.
+# %% [markdown] key="acquitted" lang="zh" src="e8689fe9"
+# 五个都没有留下什么。（这里切分后的模型只有一个 rank，走的却是同样的切分和归约代码；本包的测试会用两个 rank 再跑一遍。）所以五个都可以排除，但理由并不是条条都对：
 #
 # | 嫌疑对象 | 现在的情况 |
 # |---|---|
@@ -361,11 +361,11 @@ Table(["嫌疑对象", "残留，B", "与未切分时的 token 相同"], [("TP",
 # %% [markdown] key="kept_intro" lang="en"
 # ## What really keeps it
 #
-# Five things do keep a cache. None of them is a bug, and all of them are easy to do without noticing. We let each happen once, look at it, and undo it.
-# %% [markdown] key="kept_intro" lang="zh" src="241b13ab"
+# Five things do keep a cache. None of them is a bug, and all of them are easy to do without noticing. We do each once, look at the result, and undo it. The function `alive()` counts the caches that still exist:
+# %% [markdown] key="kept_intro" lang="zh" src="b926b8f0"
 # ## 真正会占住显存的
 #
-# 有五种情况确实会占住缓存。它们都不是 bug，却很容易在不知不觉中发生。下面让每一种各发生一次，看清楚，再解除。
+# 有五种情况确实会占住缓存。它们都不是 bug，却很容易在不知不觉中发生。下面让每一种各发生一次，看清楚，再解除。函数 `alive()` 数出还存在几个缓存：
 
 # %% key="alive"
 import gc
@@ -424,8 +424,8 @@ out.past_key_values = None
 moments["out.past_key_values = None"] = alive()
 out["past_key_values"] = None
 moments['out["past_key_values"] = None'] = alive()
-note = f"K and V in the output: {held:,} B; spec for 17 + 8 - 1 tokens: {spec:,} B"
-Table(["after", "caches alive"], moments.items(), lines=[note])
+note = f"K and V in the output: {held:,} B; CacheSpec computes {spec:,} B for 17 + 8 - 1 tokens"
+Table(["after this line", "caches alive"], moments.items(), lines=[note])
 
 # %% key="output_freed" lang="zh"
 held = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
@@ -435,22 +435,22 @@ out.past_key_values = None
 moments["out.past_key_values = None"] = alive()
 out["past_key_values"] = None
 moments['out["past_key_values"] = None'] = alive()
-note = f"输出里的 K 和 V：{held:,} B；spec 按 17 + 8 - 1 个 token 算出：{spec:,} B"
-Table(["之后", "存活的缓存"], moments.items(), lines=[note])
+note = f"输出里的 K 和 V 占 {held:,} B；CacheSpec 按 17 + 8 - 1 个 token 算出 {spec:,} B"
+Table(["执行之后", "存活的缓存"], moments.items(), lines=[note])
 
 # %% [markdown] key="output_read" lang="en"
-# The obvious line, `out.past_key_values = None`, frees nothing. An output of transformers has attributes *and* is an ordered dictionary. If you set the attribute to `None`, the dictionary's entry stays. Set the entry, or `del out`. (The report from before gives the same advice.) The generated tokens are still in `out.sequences`.
-# %% [markdown] key="output_read" lang="zh" src="64d475e8"
-# 最容易想到的写法是 `out.past_key_values = None`，但它什么也没释放。transformers 的输出既带属性，**又**是有序字典；把属性设为 `None`，字典里的那一项还在。要么设置字典的那一项，要么 `del out`。（前面那份报告给出的也是这个建议。）生成的 token 还在 `out.sequences` 里。
+# The obvious line, `out.past_key_values = None`, frees nothing. An output of transformers has attributes *and* is an ordered dictionary. If you set the attribute to `None`, the dictionary's entry stays. So set the entry to `None`, or `del out`. (`retention_report` gives the same advice in the picture above.) The generated tokens are still in `out.sequences`.
+# %% [markdown] key="output_read" lang="zh" src="704daa47"
+# 最容易想到的写法是 `out.past_key_values = None`，但它什么也没释放。transformers 的输出既带属性，**又**是有序字典；把属性设为 `None`，字典里的那一项还在。要么设置字典的那一项，要么 `del out`。（上图里 `retention_report` 给出的也是这个建议。）生成的 token 还在 `out.sequences` 里。
 
 # %% [markdown] key="own" lang="en"
 # ### A cache of your own
 #
-# A cache that you pass in stays yours. That is why you pass it in, and it is easy to forget when the conversation is over.
-# %% [markdown] key="own" lang="zh" src="c9c27b5d"
+# A cache that you pass in stays yours, so that the next turn of a conversation can use it. When the conversation is over, it is easy to forget that you still hold it.
+# %% [markdown] key="own" lang="zh" src="ef8cb0f7"
 # ### 自己的缓存
 #
-# 自己传进去的缓存，用完仍由自己持有。传进去本来就是为了这个，只是对话结束之后容易忘记。
+# 自己传进去的缓存，用完仍由自己持有，这样对话的下一轮才能接着用。只是对话结束之后，容易忘记它还在。
 
 # %% key="own_kept" lang="en"
 def bring_cache():
@@ -462,7 +462,7 @@ def bring_cache():
 report, moments = retention_report(bring_cache), {"cache": alive()}
 del cache
 moments["del cache"] = alive()
-Table(["after", "caches alive"], moments.items(), lines=[report.verdict("en")])
+Table(["after this line", "caches alive"], moments.items(), lines=[report.verdict("en")])
 
 # %% key="own_kept" lang="zh"
 def bring_cache():
@@ -474,7 +474,7 @@ def bring_cache():
 report, moments = retention_report(bring_cache), {"cache": alive()}
 del cache
 moments["del cache"] = alive()
-Table(["之后", "存活的缓存"], moments.items(), lines=[report.verdict("zh")])
+Table(["执行之后", "存活的缓存"], moments.items(), lines=[report.verdict("zh")])
 
 # %% [markdown] key="looked" lang="en"
 # ### A cache that you only looked at
@@ -492,29 +492,29 @@ answer(return_dict_in_generate=True).past_key_values
 import re
 from IPython import get_ipython
 
-shell, rows = get_ipython(), [("a cell later, without a name", alive(), "")]
+shell, rows = get_ipython(), [("anywhere, one cell later", alive(), "")]
 spaces = {"user_ns": shell.user_ns, "user_ns_hidden": shell.user_ns_hidden}
 for where, names in {**spaces, "Out": shell.user_ns["Out"]}.items():
     found = {re.sub(r"\d+", "N", str(name)) for name, value in names.items() if type(value) is DynamicCache}
     rows.append((where, None, " ".join(sorted(found))))
-Table(["where", "caches alive", "names"], rows)
+Table(["where", "caches alive", "names that lead to it"], rows)
 
 # %% key="looked_kept" lang="zh"
 import re
 from IPython import get_ipython
 
-shell, rows = get_ipython(), [("隔了一个单元格，没有名字", alive(), "")]
+shell, rows = get_ipython(), [("任何地方，隔了一个单元格", alive(), "")]
 spaces = {"user_ns": shell.user_ns, "user_ns_hidden": shell.user_ns_hidden}
 for where, names in {**spaces, "Out": shell.user_ns["Out"]}.items():
     found = {re.sub(r"\d+", "N", str(name)) for name, value in names.items() if type(value) is DynamicCache}
     rows.append((where, None, " ".join(sorted(found))))
-Table(["哪里", "存活的缓存", "名字"], rows)
+Table(["哪里", "存活的缓存", "通向它的名字"], rows)
 
 # %% [markdown] key="looked_read" lang="en"
 # (N is the number of the cell.) A notebook remembers every result that it displays: in `Out`, as `_N`, and the last three also as `_`, `__` and `___`. Each of these is a reference like any other.
 #
-# `%reset -f out` is made for this case. But in the IPython that this lesson was written with (9.18), the last three results stay in a second place, `user_ns_hidden`. So we do what `%reset` does and then empty every `_` and `_N` that is left, in both places. (If you end the last line of a cell with `;`, its result isn't remembered at all.)
-# %% [markdown] key="looked_read" lang="zh" src="798a9215"
+# `%reset -f out` is made for this case. But in the IPython with which this lesson was written (9.18), the last three results stay in a second place, `user_ns_hidden`. So we do what `%reset` does and then overwrite every `_` and `_N` that is left, in both places. (If you end the last line of a cell with `;`, its result isn't remembered at all.)
+# %% [markdown] key="looked_read" lang="zh" src="c98949a3"
 # （N 是单元格的编号。）notebook 会记住显示过的每个结果：在 `Out` 里，叫 `_N`，最近三个还叫 `_`、`__`、`___`。其中每一个都是实实在在的引用。
 #
 # `%reset -f out` 就是为此准备的。但在编写本课时的 IPython（9.18）里，最近三个结果在另一处 `user_ns_hidden` 里还有一份。所以我们先做 `%reset` 所做的事，再把两处剩下的 `_` 和 `_N` 全部清空。（如果单元格最后一行的末尾加 `;`，结果就根本不会被记住。）
@@ -529,8 +529,8 @@ alive()
 # %% [markdown] key="error" lang="en"
 # ### The last error
 #
-# An exception keeps the frame in which it was raised, and the frame keeps its local variables. That is why memory often doesn't come back after an out-of-memory error. Python keeps an uncaught error in `sys.last_value` and `sys.last_traceback`. A cell that fails would stop this notebook, so we catch the error and keep it by hand, as IPython does:
-# %% [markdown] key="error" lang="zh" src="13b3cfb5"
+# An exception keeps the frame of the function that raised it, and the frame keeps its local variables. That is why memory often doesn't come back after an out-of-memory error. Python keeps an uncaught error in `sys.last_value` and `sys.last_traceback`. A failing cell would stop this notebook. So we catch the error and store it by hand, as IPython does:
+# %% [markdown] key="error" lang="zh" src="bb6d3ebe"
 # ### 最近一次错误
 #
 # 异常会留住抛出它的栈帧，栈帧又留住其中的局部变量。所以发生显存不足的错误之后，显存常常回不来。没有捕获的错误，Python 会存到 `sys.last_value` 和 `sys.last_traceback` 里。单元格一报错，这个 notebook 就会停下，所以我们捕获错误，再照 IPython 的做法手动留住它：
@@ -562,28 +562,28 @@ moments = {"sys.last_traceback": alive()}
 sys.last_traceback.tb_next = None
 moments["tb_next = None"] = alive()
 del sys.last_value, sys.last_traceback
-Table(["after", "caches alive"], moments.items())
+Table(["after this line", "caches alive"], moments.items())
 
 # %% key="error_freed" lang="zh"
 moments = {"sys.last_traceback": alive()}
 sys.last_traceback.tb_next = None
 moments["tb_next = None"] = alive()
 del sys.last_value, sys.last_traceback
-Table(["之后", "存活的缓存"], moments.items())
+Table(["执行之后", "存活的缓存"], moments.items())
 
 # %% [markdown] key="error_read" lang="en"
-# Why do we cut the chain instead of deleting the two names? After a real uncaught error, IPython holds the same traceback in other places too, and `del sys.last_traceback` doesn't reach those. Cutting the traceback works for all of them. Another small error, such as `1/0`, also helps, because it replaces the old one.
-# %% [markdown] key="error_read" lang="zh" src="de9dd87d"
-# 为什么要剪断链条，而不是直接删掉两个名字？真的发生未捕获的错误时，IPython 还在别处留着同一个 traceback，`del sys.last_traceback` 管不到那些地方；剪断 traceback 本身，则处处有效。另外制造一个小错误（例如 `1/0`）也行，新的错误会顶替旧的。
+# A traceback is a chain of frames, and `tb_next = None` cuts it. Why cut the chain instead of deleting the two names? After a real uncaught error, IPython holds the same traceback in other places too, and `del sys.last_traceback` doesn't reach those. Cutting the chain works for all of them. Another small error, such as `1/0`, also helps, because it replaces the old one.
+# %% [markdown] key="error_read" lang="zh" src="fd4c0fce"
+# traceback 是由栈帧组成的链条，`tb_next = None` 就是把它剪断。为什么要剪断，而不是直接删掉两个名字？因为真的发生未捕获的错误时，IPython 还在别处留着同一个 traceback，`del sys.last_traceback` 管不到那些地方；剪断链条本身，则处处有效。另外制造一个小错误（例如 `1/0`）也行，新的错误会顶替旧的。
 
 # %% [markdown] key="widget" lang="en"
 # ### A live widget
 #
-# A slider that redraws something from the cache holds the cache through its callback. The widget itself is held by the registry of `ipywidgets` until you close it, even if no name leads to it.
-# %% [markdown] key="widget" lang="zh" src="e80e3696"
+# A slider that redraws something from the cache holds the cache through its callback. And `ipywidgets` keeps the slider in a registry until you close it, even if no name leads to it.
+# %% [markdown] key="widget" lang="zh" src="42dbfab9"
 # ### 没有关闭的组件
 #
-# 一个会根据缓存重画内容的滑块，通过回调函数占住缓存。而组件在关闭之前，一直由 `ipywidgets` 的登记表持有，有没有名字都一样。
+# 一个会根据缓存重画内容的滑块，通过回调函数占住缓存。而滑块在关闭之前，一直留在 `ipywidgets` 的登记表里，即使已经没有名字指向它。
 
 # %% key="widget_kept"
 from ipywidgets import IntSlider
@@ -606,7 +606,7 @@ found = next(item for item in gc.get_objects() if type(item) is IntSlider)
 found.close()
 del found
 moments["close()"] = alive()
-Table(["after", "caches alive"], moments.items())
+Table(["after this line", "caches alive"], moments.items())
 
 # %% key="widget_freed" lang="zh"
 moments = {"del slider": alive()}
@@ -614,15 +614,17 @@ found = next(item for item in gc.get_objects() if type(item) is IntSlider)
 found.close()
 del found
 moments["close()"] = alive()
-Table(["之后", "存活的缓存"], moments.items())
+Table(["执行之后", "存活的缓存"], moments.items())
 
 # %% [markdown] key="culprit" lang="en"
 # ## The sixth suspect: a small tensor in a large segment
 #
-# The report ended with a chain: the estimate is too low, so the batch is too large, so the peak is too high, so memory is fragmented, and `empty_cache()` can't merge the fragments. The last link deserves a closer look. Free neighbours are merged when they are freed. `empty_cache()` merges nothing. It gives back *whole segments*, and only those in which nothing is live. So if memory doesn't come back, something in the segment must be live.
+# The report ended with a chain of causes. The estimate is too low, so the batch is too large, so the peak is too high, so memory is fragmented. And then `empty_cache()` can't merge the fragments.
 #
-# How much can one small tensor keep? A first example: five tensors of 4 MiB share a segment of 20 MiB. If one of the five stays, 20 MiB stay.
-# %% [markdown] key="culprit" lang="zh" src="15a57c38"
+# The last link deserves a closer look. Free neighbours are merged as soon as they are freed. `empty_cache()` merges nothing. It gives back *whole segments*, and only those in which nothing is live. So if memory doesn't come back, something in the segment must be live.
+#
+# How much can one small tensor keep? For example, five tensors of 4 MiB share a segment of 20 MiB. If one of the five stays, all 20 MiB stay.
+# %% [markdown] key="culprit" lang="zh" src="70853d56"
 # ## 第六个嫌疑对象：大段里的小张量
 #
 # 那份报告最后给出一条因果链：估算偏低，所以 batch 过大，所以峰值过高，所以显存碎片化，而 `empty_cache()` 无法合并碎片。最后一环值得细看。相邻的空闲块在释放时就已经合并；`empty_cache()` 什么也不合并，它归还的是**整个段**，而且段里不能有任何东西还在使用。所以如果显存还不回来，段里一定还有东西活着。
@@ -639,7 +641,7 @@ from minikv.units import MIB
 every_fifth, rows = range(0, 40, 5), []
 for size, kept in ((4, [0]), (4, [0, 5, 10]), (4, every_fifth), (12, [0]), (12, every_fifth)):
     rows.append((40, size, len(kept), size * len(kept), left_reserved([size * MIB] * 40, kept) // MIB))
-Table(["tensors", "of MiB", "kept", "live, MiB", "reserved after empty_cache(), MiB"], rows)
+Table(["tensors", "MiB each", "tensors kept", "live, MiB", "reserved after empty_cache(), MiB"], rows)
 
 # %% key="left" lang="zh"
 from minikv.course.lessons.l16.evidence import left_reserved
@@ -648,11 +650,11 @@ from minikv.units import MIB
 every_fifth, rows = range(0, 40, 5), []
 for size, kept in ((4, [0]), (4, [0, 5, 10]), (4, every_fifth), (12, [0]), (12, every_fifth)):
     rows.append((40, size, len(kept), size * len(kept), left_reserved([size * MIB] * 40, kept) // MIB))
-Table(["张量", "每个 MiB", "留下", "存活，MiB", "empty_cache() 之后已保留，MiB"], rows)
+Table(["张量", "每个多大，MiB", "留下的张量", "存活，MiB", "empty_cache() 之后已保留，MiB"], rows)
 
 # %% [markdown] key="left_picture" lang="en"
-# Here is the third row as a picture, with 10 of the 40 tensors. The allocator puts five into each segment. One of the five is live, so the segment stays:
-# %% [markdown] key="left_picture" lang="zh" src="3e492003"
+# The picture shows the third row, with 10 of the 40 tensors. The allocator puts five tensors into each segment. One of the five is live, so the segment stays:
+# %% [markdown] key="left_picture" lang="zh" src="f1175093"
 # 把第三行画出来，只取 40 个里的 10 个张量。分配器每五个放进一个段，五个里有一个还活着，整个段就留了下来：
 
 # %% key="left_segments" lang="en"
@@ -689,8 +691,8 @@ if device == "cuda":
     torch.cuda.empty_cache()
     rows = [(40, 4, len(tensors), (torch.cuda.memory_reserved() - start) // MIB)]
     del tensors
-note = "Measured on this GPU." if rows else "No GPU here: the figures above are the model's."
-Table(["tensors", "of MiB", "kept", "reserved, MiB"], rows, lines=[note])
+note = "Measured on this GPU." if rows else "No GPU here: the figures above come from the simulation."
+Table(["tensors", "MiB each", "tensors kept", "reserved after empty_cache(), MiB"], rows, lines=[note])
 
 # %% key="left_real" lang="zh" tags="hardware"
 rows = []
@@ -702,19 +704,23 @@ if device == "cuda":
     torch.cuda.empty_cache()
     rows = [(40, 4, len(tensors), (torch.cuda.memory_reserved() - start) // MIB)]
     del tensors
-note = "在这块 GPU 上实测。" if rows else "这里没有 GPU：上面的数字来自模型。"
-Table(["张量", "每个 MiB", "留下", "已保留，MiB"], rows, lines=[note])
+note = "在这块 GPU 上实测。" if rows else "这里没有 GPU，上面的数字来自模拟的分配器。"
+Table(["张量", "每个多大，MiB", "留下的张量", "empty_cache() 之后已保留，MiB"], rows, lines=[note])
 
 # %% [markdown] key="left_read" lang="en"
-# With tensors of 4 MiB, one live tensor in every fifth place keeps everything, 160 MiB for 32 MiB of live data. A tensor of 10 MiB or more gets a segment of its own and normally pins nothing but itself. There is an exception: if such a segment becomes free and the allocator uses it again for something small, then that small tensor pins all of it.
+# With tensors of 4 MiB, one live tensor in every fifth place keeps everything, 160 MiB for 32 MiB of live data. A tensor of 10 MiB or more gets a segment of its own and normally pins nothing. There is an exception: if such a segment becomes free and the allocator uses it again for something small, then that small tensor pins all the rest of it.
 #
-# That is what happens in the story below, in the allocator model. It shows one rank of DeepSeek-V3 with 3 of its 61 layers, on a share of its GPU, without the weights, which never move. The batch comes from the script's estimate. The cache grows by a token a step as `DynamicCache` does: a new K is made, and then the old one is freed. Meanwhile a hook (a function that PyTorch calls after each layer) collects hidden states to look at later. At the last step it keeps one tensor for each layer, of the last 64 tokens. That is a small fraction of the cache. After the run the program extracts something from these states. For this *extraction* it asks for most of the memory that its plan expects to be free, in one piece.
+# That is what happens in the story below, in the simulated allocator. It shows one rank of DeepSeek-V3 with 3 of its 61 layers and a correspondingly small GPU. (The weights are left out, since they never move.) The batch comes from the estimate of the report's script. The cache grows by a token a step as `DynamicCache` does: a new K is made, and then the old one is freed.
+#
+# Meanwhile a hook (a function that PyTorch calls after each layer) collects hidden states to look at later. At the last step it keeps one tensor for each layer, of the last 64 tokens. That is a small fraction of the cache. After the run the program extracts something from these states. For this *extraction* it asks for most of the memory that its plan expects to be free, in one piece.
 #
 # Move the slider step by step. Then choose other settings and watch the same steps again.
-# %% [markdown] key="left_read" lang="zh" src="4e856fee"
-# 张量为 4 MiB 时，每隔四个留一个，就能留住全部：32 MiB 存活的数据留住了 160 MiB。10 MiB 及以上的张量独占一个段，通常除了自己什么也钉不住。但有一个例外：这样的段空出来以后，如果又分给了一个小张量，这个小张量就会钉住整个段。
+# %% [markdown] key="left_read" lang="zh" src="2c834227"
+# 张量为 4 MiB 时，每隔四个留一个，就能留住全部：32 MiB 存活的数据留住了 160 MiB。10 MiB 及以上的张量独占一个段，通常什么也钉不住。但有一个例外，这样的段空出来以后，如果又分给了一个小张量，这个小张量就会把段里其余的部分全部钉住。
 #
-# 下面的故事就是这样发生的，在分配器模型里演示：DeepSeek-V3 的一个 rank，取 61 层中的 3 层，显存也按比例缩小；权重从不移动，所以不画。batch 取自那个脚本的估算。缓存每一步增加一个 token，与 `DynamicCache` 的做法相同：先写出新的 K，再释放旧的。同时有一个钩子（hook，PyTorch 在每一层之后调用的函数）在收集隐藏状态，打算以后再看。到最后一步，它为每一层留下一个张量，是最近 64 个 token 的隐藏状态，比缓存小得多。运行结束后，程序要从这些状态里**提取**信息，为此申请一整块显存，大小是按计划应当空闲的大部分。
+# 下面的故事就是这样发生的，用模拟的分配器来演示。主角是 DeepSeek-V3 的一个 rank，取 61 层中的 3 层，显存也按比例缩小。（权重从不移动，所以不画。）batch 取自报告里那个脚本的估算。缓存每一步增加一个 token，与 `DynamicCache` 的做法相同，先写出新的 K，再释放旧的。
+#
+# 同时有一个钩子（hook，PyTorch 在每一层之后调用的函数）在收集隐藏状态，打算以后再看。到最后一步，它为每一层留下一个张量，是最近 64 个 token 的隐藏状态，比缓存小得多。运行结束后，程序要从这些状态里**提取**信息，为此申请一整块显存，大小是按计划应当空闲的大部分。
 #
 # 一步一步拖动滑块；再换别的设置，把同样的步骤重看一遍。
 
@@ -748,29 +754,29 @@ show(widget, text=widget.summary, caption=t("story_caption"))
 
 # %% key="story_end" lang="en"
 row = extraction.size / 2**30, story.free / 2**30, story.stuck / 2**20, story.extracted
-Table(["the extraction asks for, GiB", "free, GiB", "pinned, MiB", "it succeeds"], [row])
+Table(["the extraction asks for, GiB", "free, GiB", "pinned, MiB", "the extraction succeeds"], [row])
 
 # %% key="story_end" lang="zh"
 row = extraction.size / 2**30, story.free / 2**30, story.stuck / 2**20, story.extracted
-Table(["后面的提取要，GiB", "空闲，GiB", "被钉住，MiB", "成功"], [row])
+Table(["后面的提取要申请，GiB", "空闲，GiB", "被钉住，MiB", "提取成功"], [row])
 
 # %% [markdown] key="story_read" lang="en"
-# Look at the last steps. Every tensor of the cache is gone, and `empty_cache()` was called. Still the device has less free memory than it should, because the kept tensors lie in segments that were made for a whole K of the batch. With the default settings three tensors of 49.88 MiB hold two segments, of 334 and 336 MiB together 670, so 670 - 150 = 520 MiB are pinned. The extraction fails. In the figures this is the second share, *pinned*: reserved is far above allocated, and `empty_cache()` can't help.
+# Look at the last steps. Every tensor of the cache is gone, and `empty_cache()` was called. Still the device has less free memory than it should, because the kept tensors lie in segments that were made for a whole K of the batch. With the default settings, three tensors of 49.88 MiB (150 MiB together) hold two segments of 334 and 336 MiB. So 334 + 336 - 150 = 520 MiB are pinned, and the extraction fails. In the subtraction this is the second share, *pinned*: reserved is far above allocated, and `empty_cache()` can't help.
 #
-# This is what the model shows. It doesn't prove what happened on that GPU: the report has no snapshot, so the cause of its 12.5 GB stays open. But you now know what to ask for: allocated, reserved, and a list of what is live.
-# %% [markdown] key="story_read" lang="zh" src="b578e3dd"
-# 看最后几步。缓存的张量一个不剩，`empty_cache()` 也调用过了，可设备上的空闲显存还是比应有的少，因为留下的张量正好在当初为整个 batch 的 K 而建的段里。默认设置下，三个 49.88 MiB 的张量留住了两个段，334 + 336 = 670 MiB，所以有 670 - 150 = 520 MiB 被钉住，后面的提取就失败了。对应到数字，就是第二份，**被钉住**：已保留远高于已分配，`empty_cache()` 无能为力。
+# This is what the simulation shows. It doesn't prove what happened on that GPU. The report has no snapshot of the allocator, so the cause of its 12.5 GB stays open. But you now know which evidence to ask for: allocated, reserved, and a list of what is live.
+# %% [markdown] key="story_read" lang="zh" src="680a8dd8"
+# 看最后几步。缓存的张量一个不剩，`empty_cache()` 也调用过了，可设备上的空闲显存还是比应有的少，因为留下的张量正好在当初为整个 batch 的 K 而建的段里。默认设置下，三个 49.88 MiB 的张量（一共 150 MiB）留住了两个段，分别是 334 MiB 和 336 MiB，所以有 334 + 336 - 150 = 520 MiB 被钉住，后面的提取就失败了。对应到那次减法，就是第二份，**被钉住**，也就是说，已保留远高于已分配，而 `empty_cache()` 无能为力。
 #
-# 这是模型演示的结果，不能证明那块 GPU 上就是这样：报告里没有快照，所以那 12.5 GB 的原因仍然没有答案。但现在你知道该要哪些证据了：已分配、已保留，以及一份还活着的对象清单。
+# 这是模拟的结果，不能证明那块 GPU 上就是这样。报告里没有分配器的快照，所以那 12.5 GB 的原因仍然没有答案。但现在你知道该要哪些证据了，也就是已分配、已保留，以及一份还活着的对象清单。
 
 # %% [markdown] key="fix" lang="en"
 # ## The fix, measured again
 #
-# Two things need fixing, and they are different. The batch should come from `CacheSpec` instead of `hidden_size // heads`. And the hook should let its tensors go, or keep copies on the CPU. Here is the whole model with 61 layers and each fix by itself, in GB as in the report. (`naive` is the script's estimate and `plan` is `CacheSpec`. The first row is the first picture: 7.59 GB are 7.07 GiB.)
-# %% [markdown] key="fix" lang="zh" src="c70b1b38"
+# Two independent things need fixing. The batch should come from `CacheSpec` instead of `hidden_size // heads`. And the hook should drop its tensors, or keep copies on the CPU. Here is the whole model with 61 layers and each fix by itself, in GB as in the report. (`naive` is the script's estimate and `plan` is `CacheSpec`. The first row is the first picture: 7.59 GB are 7.07 GiB.)
+# %% [markdown] key="fix" lang="zh" src="1e64626a"
 # ## 修正，再测一次
 #
-# 要改的有两处，而且是两回事。一是 batch 应当由 `CacheSpec` 计算，不要用 `hidden_size // heads`；二是钩子应当放掉它留着的张量，或者改为在 CPU 上留副本。下面是完整的 61 层模型，两处修正分别测，单位与报告一样用 GB。（`naive` 是那个脚本的估算，`plan` 是 `CacheSpec`。第一行就是第一张图：7.59 GB 即 7.07 GiB。）
+# 要改的有两处，彼此独立。一是 batch 应当由 `CacheSpec` 计算，不要用 `hidden_size // heads`；二是钩子应当放掉它留着的张量，或者改为在 CPU 上留副本。下面是完整的 61 层模型，两处修正分别测，单位与报告一样用 GB。（`naive` 是那个脚本的估算，`plan` 是 `CacheSpec`。第一行就是第一张图：7.59 GB 即 7.07 GiB。）
 
 # %% key="fix_measured" lang="en"
 from minikv.course.lessons.l16.evidence import end_of, without_the_kept
@@ -778,10 +784,10 @@ from minikv.course.lessons.l16.evidence import end_of, without_the_kept
 rows = []
 for calculator in ("naive", "plan"):
     story = culprit(calculator)
-    for fixed, steps in (("kept", story.steps), ("let go", without_the_kept(story.steps))):
+    for fixed, steps in (("kept", story.steps), ("dropped", without_the_kept(story.steps))):
         stuck, extracted = end_of(steps, story.capacity, story.non_torch)
         rows.append((calculator, story.batch, story.peak_reserved / 1e9, fixed, f"{stuck / 1e9:.2f}", extracted))
-head = ["calculator", "batch", "peak reserved, GB", "kept tensors", "pinned after, GB", "extraction succeeds"]
+head = ["batch computed by", "batch", "peak reserved, GB", "the hook's tensors", "pinned after the run, GB", "extraction succeeds"]
 Table(head, rows, right=[head[4]])
 
 # %% key="fix_measured" lang="zh"
@@ -793,17 +799,17 @@ for calculator in ("naive", "plan"):
     for fixed, steps in (("留着", story.steps), ("放掉", without_the_kept(story.steps))):
         stuck, extracted = end_of(steps, story.capacity, story.non_torch)
         rows.append((calculator, story.batch, story.peak_reserved / 1e9, fixed, f"{stuck / 1e9:.2f}", extracted))
-head = ["计算器", "batch", "已保留峰值，GB", "留着的张量", "之后被钉住，GB", "后面的提取成功"]
+head = ["batch 的算法", "batch", "已保留峰值，GB", "钩子的张量", "运行后被钉住，GB", "提取成功"]
 Table(head, rows, right=[head[4]])
 
 # %% [markdown] key="fix_read" lang="en"
-# The right estimate makes the segments smaller, so less can be pinned: 2.99 GB instead of 7.59. Letting the tensors go removes the damage under either estimate. The estimate itself never held a byte.
+# The right estimate makes the segments smaller, so less can be pinned: 2.99 GB instead of 7.59. Dropping the tensors removes the damage under either estimate. The estimate itself never held a byte.
 #
-# What about today's library? Below, `hf-expanded` is the cache of transformers up to 5.14.1, and `hf` is the latent cache since 5.15. A latent is far smaller, so the same wrong line now errs in the other direction.
-# %% [markdown] key="fix_read" lang="zh" src="21ad8300"
+# What about today's library? Below, `hf-expanded` is the cache of transformers up to 5.14.1, and `hf` is the latent cache since 5.15. A latent is far smaller, so the same wrong line of the script now gives a batch that is too *small*.
+# %% [markdown] key="fix_read" lang="zh" src="2ba487f5"
 # 估算对了，段就小一些，能被钉住的也少一些，从 7.59 GB 减到 2.99 GB。而放掉那些张量，无论用哪个估算，损失都会消失。估算本身从来没有占过一个字节。
 #
-# 换成现在的库呢？下面的 `hf-expanded` 是 transformers 5.14.1 及更早版本的缓存，`hf` 是 5.15 起的潜在向量缓存。潜在向量小得多，所以同一行错误的代码现在错向了另一边。
+# 换成现在的库呢？下面的 `hf-expanded` 是 transformers 5.14.1 及更早版本的缓存，`hf` 是 5.15 起的潜在向量缓存。潜在向量小得多，所以脚本里同一行错误的代码，现在算出的 batch 反而**太小**。
 
 # %% key="today" lang="en"
 rows = []
@@ -812,7 +818,7 @@ for layout in ("hf-expanded", "hf"):
         found = culprit(calculator, layout)
         sizes = found.cache_bytes / 1e9, found.budget / 1e9, found.stuck / 1e9
         rows.append((layout, calculator, found.batch, *sizes))
-Table(["layout", "calculator", "batch", "cache, GB", "budget, GB", "pinned, GB"], rows)
+Table(["layout", "batch computed by", "batch", "cache, GB", "budget, GB", "pinned, GB"], rows)
 
 # %% key="today" lang="zh"
 rows = []
@@ -821,7 +827,7 @@ for layout in ("hf-expanded", "hf"):
         found = culprit(calculator, layout)
         sizes = found.cache_bytes / 1e9, found.budget / 1e9, found.stuck / 1e9
         rows.append((layout, calculator, found.batch, *sizes))
-Table(["布局", "计算器", "batch", "缓存，GB", "预算，GB", "被钉住，GB"], rows)
+Table(["布局", "batch 的算法", "batch", "缓存，GB", "预算，GB", "被钉住，GB"], rows)
 
 # %% [markdown] key="today_read" lang="en"
 # (The budget is for the cache and the kept tensors together.) With the latent cache, the right batch is the larger one, so more can be pinned. The estimate decides how much *can* be pinned. A live tensor decides whether anything *is*.
@@ -831,11 +837,11 @@ Table(["布局", "计算器", "batch", "缓存，GB", "预算，GB", "被钉住�
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
-# The settings of the allocator change how much a small tensor can pin. Before you run the cell: with which setting does the extraction succeed although nothing was let go?
-# %% [markdown] key="break" lang="zh" src="66baeb4b"
+# The settings of the allocator change how much a small tensor can pin. Guess before you run the cell: with which setting does the extraction succeed although no tensor was dropped?
+# %% [markdown] key="break" lang="zh" src="88f19913"
 # ## 弄坏它
 #
-# 分配器的设置会改变一个小张量能钉住多少。运行之前先想：什么都不放掉，哪种设置能让后面的提取成功？
+# 分配器的设置会改变一个小张量能钉住多少。运行之前先猜一猜，什么张量都不放掉，哪种设置能让后面的提取成功？
 
 # %% key="break_settings" lang="en"
 from minikv.course.charts import bars
@@ -866,13 +872,13 @@ series = {
 show(bars(names, series, x="GB"))
 
 # %% [markdown] key="break_read" lang="en"
-# `expandable_segments` maps memory in pages, of 20 MiB each in the large pool, and gives back every page in which nothing is live. So little stays around each kept tensor.
+# `expandable_segments` maps memory in pages, of 20 MiB each for large tensors, and gives back every page in which nothing is live. So little memory stays around each kept tensor.
 #
-# `max_split_size_mb=128` forbids the allocator to split blocks of 128 MiB and more. The kept tensors then get segments of their own and pin nothing. You pay in the first series: the peak is 148 GB instead of 143.
+# `max_split_size_mb=128` forbids the allocator to split blocks of 128 MiB and more. The kept tensors then get segments of their own and pin nothing. The price is a higher peak (the first series): 148 GB instead of 143.
 #
-# Neither setting lets a tensor go. What is live stays live, with its own bytes.
-# %% [markdown] key="break_read" lang="zh" src="d18e30c3"
-# `expandable_segments` 按页映射显存，大池里每页 20 MiB。哪一页里没有东西在用，就归还哪一页，所以每个留着的张量周围只多留一点。
+# Neither setting drops a tensor. What is live stays live, with its own bytes.
+# %% [markdown] key="break_read" lang="zh" src="8211fc5f"
+# `expandable_segments` 按页映射显存，大张量用的页每页 20 MiB。哪一页里没有东西在用，就归还哪一页，所以每个留着的张量周围只多留一点。
 #
 # `max_split_size_mb=128` 禁止切分 128 MiB 及以上的块。留着的张量只好用自己的段，什么也钉不住；代价是峰值变高，从 143 GB 到 148 GB（第一组数据）。
 #
@@ -885,7 +891,7 @@ show(bars(names, series, x="GB"))
 #
 # 1. **Subtract.** Run `print(MemoryStats.read("cuda").text())` before and after `gc.collect()` and `torch.cuda.empty_cache()`. Which shares are larger than you expected, and is the excess as much as is missing? If not, find the rest before you explain the first part.
 # 2. **Outside is large**: `nvidia-smi` lists the processes (from inside a container often none, so look on the host). If there is another process, it isn't your leak. If there is none, it is the CUDA context, NCCL or a library, and it was there before your first tensor.
-# 3. **Live is large** (allocated): a Python object holds tensors, and `retention_report(fn)` names it. Look at the five usual ones first: an output with its cache, a cache of your own, `Out` and `_`, the last error, a widget or callback.
+# 3. **Live is large** (allocated): a Python object holds tensors, and `retention_report(fn)` names the object. Look at the five usual ones first: an output with its cache, a cache of your own, `Out` and `_`, the last error, a widget or callback.
 # 4. **Pinned is large** (reserved far above allocated, after `empty_cache()`): something small is live in large segments. `torch.cuda.memory._dump_snapshot("s.pickle")` and then `minikv.memory.from_snapshot("s.pickle")` show the blocks. If you switched on `_record_memory_history()` at the start, they also show the lines of code that made them.
 # 5. **Returnable was large** and went away with `empty_cache()`: that was no leak. PyTorch would have used it again.
 # 6. **No share is large, and still you ran out of memory**: look at the peak with `measure_peak(fn)`, then at the batch calculator.
@@ -895,8 +901,8 @@ show(bars(names, series, x="GB"))
 # - Used memory is live + pinned + returnable + outside. In the first picture 7.07 of 91.28 GiB were pinned, and `empty_cache()` returned none of them.
 # - The five usual suspects kept 0 B. An output kept 36,864 B of cache, which is exactly what the formula gives for 24 tokens of 3 sequences.
 # - A live tensor of 4 MiB keeps its segment of 20 MiB. Eight of them, one in each segment, kept 160 MiB.
-# - The right estimate reduced the pinned memory from 7.59 to 2.99 GB. Letting the tensors go removed all of it.
-# %% [markdown] key="runbook" lang="zh" src="0c295f95"
+# - The right estimate reduced the pinned memory from 7.59 to 2.99 GB. Dropping the tensors removed all of it.
+# %% [markdown] key="runbook" lang="zh" src="52afb5fc"
 # ## 排查手册
 #
 # 显存对不上时，按顺序做，得到答案就停。
@@ -913,7 +919,7 @@ show(bars(names, series, x="GB"))
 # - 已用显存 = 存活 + 被钉住 + 可归还 + torch 之外。第一张图里，91.28 GiB 中有 7.07 GiB 被钉住，`empty_cache()` 一点也没有归还。
 # - 五个常见的嫌疑对象残留 0 B。而一个输出占住了 36,864 B 的缓存，正好等于公式按 3 条序列、每条 24 个 token 算出的值。
 # - 一个存活的 4 MiB 张量会留住它所在的 20 MiB 的段。八个这样的张量各在一个段里，就留住了 160 MiB。
-# - 估算改对以后，被钉住的从 7.59 GB 减到 2.99 GB；放掉那些张量以后，才减到零。
+# - 估算改对以后，被钉住的从 7.59 GB 减到 2.99 GB；放掉钩子的张量以后，才减到零。
 
 # %% [markdown] key="self" lang="en"
 # ## Check yourself
@@ -940,8 +946,8 @@ explain("estimate_is_no_holder")
 # 2. `grown_bytes`: what two lists of live tensors say about a call.
 # 3. `holders`: the names that keep a tensor's memory.
 # 4. `fitting_batch`: the batch calculator, MLA included.
-# 5. `pins_most`: which name to let go first, so that `empty_cache()` gives back the most.
-# %% [markdown] key="exercises" lang="zh" src="a2de07e2"
+# 5. `pins_most`: which name to drop first, so that `empty_cache()` gives back the most.
+# %% [markdown] key="exercises" lang="zh" src="3c512627"
 # ## 练习
 #
 # 1. `split_used`：那次减法，分成四份。
@@ -955,16 +961,16 @@ explain("estimate_is_no_holder")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | `empty_cache()` changes nothing | `print(MemoryStats.read("cuda").text())`: if *allocated* is high, something is live; if only *reserved* is, something small is pinning |
-# | you deleted the cache and it is still there | `print(retention_report(fn).text())` around the call that made it: the names behind each tensor, and what to type |
+# | `empty_cache()` changes nothing | `print(MemoryStats.read("cuda").text())`: if *allocated* is high, something is live; if only *reserved* is high, a small tensor pins segments |
+# | you deleted the cache and it is still there | `print(retention_report(fn).text())`, where `fn` is the call that made it: it shows the names behind each tensor, and what to type |
 # | the figures add up to more or less than the GPU has | context + other processes = total - free - reserved; cached = reserved - allocated. Take both from one `MemoryStats.read`, all in bytes |
-# %% [markdown] key="stuck" lang="zh" src="55f13a3d"
+# %% [markdown] key="stuck" lang="zh" src="0280f8de"
 # ## 卡住了怎么办
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
 # | `empty_cache()` 没有任何效果 | `print(MemoryStats.read("cuda").text("zh"))`：**已分配**高，说明有东西活着；只有**已保留**高，说明有个小东西钉住了段 |
-# | 删掉了缓存，它却还在 | 在创建它的那次调用外面套上 `print(retention_report(fn).text("zh"))`：每个张量背后的名字，以及该输入什么 |
+# | 删掉了缓存，它却还在 | 把创建它的那次调用写成函数 `fn`，运行 `print(retention_report(fn).text("zh"))`，它会给出每个张量背后的名字，以及该输入什么 |
 # | 几个数字加起来，比 GPU 的显存多或少 | 上下文 + 其他进程 = total - free - reserved；缓存着的 = reserved - allocated。两者取自同一次 `MemoryStats.read`，单位都是字节 |
 
 # %% [markdown] key="wild" lang="en"
@@ -989,8 +995,8 @@ explain("estimate_is_no_holder")
 # %% [markdown] key="next" lang="en"
 # ## What comes next
 #
-# You can now say what holds memory, prove it, and let it go. On the engineer's route [lesson 08](08_allocate_kv_cache.ipynb) comes next. It decides *before* the first request how much the cache may take, so there is nothing to hunt for afterwards. In the order of the numbers it is [lesson 17](17_a_fleet_on_paper.ipynb), where memory, read as you read it here, decides how many GPUs a load needs.
-# %% [markdown] key="next" lang="zh" src="807e1bdb"
+# You can now say what holds memory, prove it, and free it. On the engineer's route [lesson 08](08_allocate_kv_cache.ipynb) comes next. It decides *before* the first request how much the cache may take, so there is nothing to hunt for afterwards. In the order of the numbers, [lesson 17](17_a_fleet_on_paper.ipynb) comes next. There you compute how many GPUs a load needs, and again the answer depends on the memory that is left.
+# %% [markdown] key="next" lang="zh" src="c67e5a26"
 # ## 下一课
 #
-# 现在你能说出显存被什么占着，拿得出证据，也能把它放掉。在工程师路线上，接下来是[第 08 课](08_allocate_kv_cache.ipynb)：在第一个请求到来**之前**就定好缓存可以占多少，事后就没有什么要追查的了。按编号，接下来是[第 17 课](17_a_fleet_on_paper.ipynb)：一台机器放得下多少，你已经会看；那里要算的是，承载全部流量一共需要多少块 GPU。
+# 现在你能说出显存被什么占着，拿得出证据，也能把它放掉。在工程师路线上，接下来是[第 08 课](08_allocate_kv_cache.ipynb)：在第一个请求到来**之前**就定好缓存可以占多少，事后就没有什么要追查的了。按编号，接下来是[第 17 课](17_a_fleet_on_paper.ipynb)，那里要算的是，承载全部流量一共需要多少块 GPU，而答案同样取决于还剩多少显存。

@@ -9,8 +9,8 @@
 #
 # Return four shares as a tuple `(live, pinned, returnable, outside)`:
 # live tensors; the pinned parts; what `empty_cache()` could give back now; what is used outside of PyTorch's allocator.
-# Together they are all that is used.
-# %% [markdown] key="split_task" lang="zh" src="7c3daf4d"
+# Together the four shares are all the used memory.
+# %% [markdown] key="split_task" lang="zh" src="e9dacfdc"
 # ## 16.1 做一次减法
 #
 # 一块 GPU 的五个数字（字节），与 `MemoryStats` 读到的相同：
@@ -40,21 +40,21 @@ check("16.1", split_used)
 # ## 16.2 What is new?
 #
 # You noted the live tensors before a call and after it.
-# How many bytes of memory did not exist before?
+# How many bytes of memory are there now that were not there before?
 #
 # - Several tensors may lie on one storage, and a tensor may be a small view of a large one.
-# - Some of the tensors of `before` are gone by now; that does not make up for what is new.
+# - Some of the tensors of `before` may be missing from `after`. That does not make up for what is new.
 # - A `meta` tensor has no memory.
 #
 # Both lists are alive while your function runs, so an address stands for one storage.
-# %% [markdown] key="grown_task" lang="zh" src="dc0c90e1"
+# %% [markdown] key="grown_task" lang="zh" src="2322ceac"
 # ## 16.2 哪些是新的？
 #
 # 你在一次调用之前和之后，各记下了存活的张量。
-# 有多少字节的内存是之前没有的？
+# 现在有多少字节的内存，是之前没有的？
 #
 # - 几个张量可能共用一个存储，一个张量也可能只是大存储上的小视图。
-# - `before` 里有的张量已经不在了，但这不能拿来抵消新增的内存。
+# - `before` 里有的张量可能不在 `after` 里了，但这不能拿来抵消新增的内存。
 # - `meta` 张量没有内存。
 #
 # 函数运行期间两个列表都活着，所以一个地址对应一个存储。
@@ -86,8 +86,8 @@ check("16.2", grown_bytes)
 # A value may be a tensor, a number, a text, or a `dict`, `list` or `tuple` of such values, nested as deep as you like.
 # A view keeps the memory, a copy does not.
 #
-# In the counterexample the tensors stand as words: `"same"` is the target, `"head"` and `"tail"` are views of it, `"copy"` and `"other"` lie elsewhere.
-# %% [markdown] key="holders_task" lang="zh" src="2d2dcf8b"
+# A counterexample shows the tensors as words: `"same"` is the target, `"head"` and `"tail"` are views of it, `"copy"` and `"other"` lie elsewhere.
+# %% [markdown] key="holders_task" lang="zh" src="55952ed0"
 # ## 16.3 哪些名字占着它？
 #
 # `namespace` 是名字到对象的 dict，你的 notebook 背后就有这样一个。
@@ -126,8 +126,8 @@ check("16.3", holders)
 # - Without it, K and V of every KV head. A config without `head_dim` means `hidden_size // num_attention_heads`.
 # - During a step one layer is in memory twice, since it grows into a new tensor.
 #
-# Leave activations aside. Mind the unit.
-# %% [markdown] key="batch_task" lang="zh" src="8f1e922e"
+# Leave activations out. Mind the unit of `free_mib`.
+# %% [markdown] key="batch_task" lang="zh" src="a9f2dd7e"
 # ## 16.4 适用于各种模型的计算器
 #
 # 每条序列 `num_tokens` 个 token，`free_mib` MiB 里放得下几条？缓存用 bf16，布局与 transformers 5.15 起相同：
@@ -136,7 +136,7 @@ check("16.3", holders)
 # - 非 MLA：每个 KV 头的 K 和 V。配置里没有 `head_dim` 时，按 `hidden_size // num_attention_heads`。
 # - 每一步中有一层会存在两份，因为它要扩展成一个新张量。
 #
-# 不考虑激活。注意单位。
+# 不考虑激活。注意 `free_mib` 的单位。
 
 # %% key="batch_stub"
 def fitting_batch(config: dict, free_mib: int, num_tokens: int) -> int:
@@ -154,15 +154,15 @@ def fitting_batch(config: dict, free_mib: int, num_tokens: int) -> int:
 check("16.4", fitting_batch)
 
 # %% [markdown] key="pins_task" lang="en"
-# ## 16.5 Which name to let go first
+# ## 16.5 Which name to drop first
 #
 # `segments` is a map of the allocator: each segment is a list of blocks, each block a pair `(size, holders)`.
 # `holders` are the names that keep the block; a block without holders is free.
 #
-# You may let one name go. Which one lets `empty_cache()` give back the most?
+# You may drop one name. With which one does `empty_cache()` give back the most?
 # Remember that a segment goes back whole or not at all.
 # Of several that give back the same, return the first in alphabetical order; if no single name helps, return `None`.
-# %% [markdown] key="pins_task" lang="zh" src="f305401e"
+# %% [markdown] key="pins_task" lang="zh" src="2f816a8a"
 # ## 16.5 先放掉哪个名字
 #
 # `segments` 是分配器的一张地图：每个段是块的列表，每个块是一对 `(size, holders)`。
@@ -189,9 +189,9 @@ check("16.5", pins_most)
 
 # %% [markdown] key="pins_why" lang="en"
 # ### BEGIN SOLUTION
-# This is why a leak of a few kilobytes can cost gigabytes: what counts is not how much a holder has, but what would go back without it.
+# This is why a leak of a few kilobytes can cost gigabytes. What counts is not how much a holder has, but how much would go back without it.
 # ### END SOLUTION
-# %% [markdown] key="pins_why" lang="zh" src="b5b14acf"
+# %% [markdown] key="pins_why" lang="zh" src="fa99bea5"
 # ### BEGIN SOLUTION
 # 这就是几 KB 的滞留能耗掉几个 GB 的原因：要紧的不是一个持有者占了多少，而是没有它时能归还多少。
 # ### END SOLUTION
