@@ -89,7 +89,7 @@ class Shown:
 def shown_html(body: str, kind: str = "") -> str:
     """Return ``body``, markup, as an output in the course's look; ``kind``, "source" or "flow", is more of it."""
     more = f" minikv-{kind}" if kind else ""
-    return f'{report_style(kind)}<div class="minikv-shown{more}">{body}</div>'
+    return f'{report_style(body, kind)}<div class="minikv-shown{more}">{body}</div>'
 
 
 class Reports(Protocol):

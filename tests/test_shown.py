@@ -414,8 +414,8 @@ def test_its_html_has_the_looks_style_and_none_of_its_own(name):
     """The only style of an element is the length of a bar: a host without style sheets loses nothing but looks."""
     shown_object = made(name)
     html = shown_object._repr_html_()
-    assert html.startswith(report_style())
-    assert html.count("<style>") == 1
+    style, _, body = html.partition("</style>")
+    assert style + "</style>" == report_style(body)
     styles = [found["style"] for _, found in Page(html).tags if "style" in found]
     assert all(re.fullmatch(r"--share:[0-9.]+%", style) for style in styles)
     assert len(styles) == sum(share > 0 for share in shown_object.shown().shares)

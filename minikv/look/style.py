@@ -39,20 +39,28 @@ def stylesheet() -> str:
     return f".minikv-widget {{ {variables} }}\n{_sheet('style')}"
 
 
-@cache
-def report_style(kind: str = "") -> str:
-    """Return ``<style>...</style>``, one line, for an output of the class "minikv-shown".
+def report_style(body: str, kind: str = "") -> str:
+    """Return ``<style>...</style>``, one line, for ``body``, the HTML of an output of the class "minikv-shown".
 
     ``kind`` adds the rules of a second class: "source", "minikv-source", code in colours; "flow", "minikv-flow".
+    A rule is there if ``body`` has what its selector begins with: ``& td``, ``& .minikv-note``, ``& [align]``.
     """
+
+    def needed(rule: re.Match[str]) -> str:
+        before = {".": "", "[": " "}.get(rule[1], "<")
+        return rule[0] if before + rule[2] in body else ""
+
+    return f"<style>{re.sub(r'& (?::is.)?([.[]?)([a-z-]+)[^{}]*{[^{}]*}', needed, _rules(kind))}</style>"
+
+
+@cache
+def _rules(kind: str) -> str:
     rules = _sheet("report") + (_sheet(kind) if kind else "")
     if kind == "source":
-        rules += "".join(
-            f".minikv-source .{name} {{ color: {said}; }}" for name, said in CODE_COLOURS.items()
-        )
+        named = "".join(f"& .{name} {{ color: {said}; }}" for name, said in CODE_COLOURS.items())
+        rules += f".minikv-source {{ {named} }}"
     rules = re.sub(r"/\*.*?\*/", "", rules, flags=re.DOTALL)
-    rules = re.sub(r"var\(--minikv-(\w+)\)", lambda found: VARIABLES[found[1]], rules)
-    return f"<style>{_short(rules)}</style>"
+    return _short(re.sub(r"var\(--minikv-(\w+)\)", lambda found: VARIABLES[found[1]], rules))
 
 
 def _sheet(name: str) -> str:

@@ -195,7 +195,7 @@ class SourceView:
     def _html(self) -> str:
         rows = "".join(
             f"<tr><td><b>{html.escape(title)}</b><br>{html.escape(words)}</td>"
-            f"<td><small>{html.escape(place)}</small><pre>{chr(10).join(coloured(code))}</pre></td></tr>"
+            f"<td><p>{html.escape(place)}</p><pre>{chr(10).join(coloured(code))}</pre></td></tr>"
             for title, words, place, lines in self._steps
             for code in (chr(10).join(lines),)
         )
