@@ -142,11 +142,12 @@ def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]
 def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
     """Return the layout of ``spec`` stored with ``codec``.
 
-    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with cross-attention, with
-    vLLM's indexer keys or storage format, or with other bytes an element than the codec's. States are not in it:
-    ``StateSlots``.
+    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with compressed entries, with
+    cross-attention, with vLLM's indexer keys or storage format, or with other bytes an element than the codec's.
+    States are not in it: ``StateSlots``.
     """
-    for number, layer in enumerate(spec.layers):
+    # Compressed layers first: the windows beside them are refused too, for a reason that says less.
+    for number, layer in sorted(enumerate(spec.layers), key=lambda each: each[1].rate == 1):
         _refuse(spec, number, layer, codec)
     groups = kv_cache_groups(spec)
     if not groups:
@@ -167,7 +168,7 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:
     """Raise if the layer stores anything but K and V of each token, or in other bytes than ``codec``."""
     stored = {"state_bytes": layer.kind != "cross", "index_bytes": spec.layout != "vllm"}
-    for field in ("state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
+    for field in ("waiting_bytes", "state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
         value = getattr(layer, field)
         if value and not stored.get(field):
             raise ArgumentError(

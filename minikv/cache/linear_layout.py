@@ -62,8 +62,10 @@ def linear_groups(spec: CacheSpec) -> tuple[LinearTensorGroup, ...]:
     Raises ``ArgumentError`` naming the first layer that a linear cache cannot hold.
     """
     shapes: dict[tuple[int, int, int], list[int]] = {}
-    for number, layer in enumerate(spec.layers):
+    # Compressed layers first: the windows beside them are refused too, for a reason that says less.
+    for number, layer in sorted(enumerate(spec.layers), key=lambda each: each[1].rate == 1):
         _refuse(spec, number, layer)
+    for number, layer in enumerate(spec.layers):
         if layer.token_bytes:
             shapes.setdefault((layer.kv_heads, layer.k_dim, layer.v_dim), []).append(number)
     if not shapes:
@@ -74,6 +76,7 @@ def linear_groups(spec: CacheSpec) -> tuple[LinearTensorGroup, ...]:
 def _refuse(spec: CacheSpec, number: int, layer: LayerSpec) -> None:
     """Raise if the layer stores anything besides plain K and V of each token."""
     for what, num_bytes in (
+        ("waiting_bytes", layer.waiting_bytes),
         ("state_bytes", layer.state_bytes),
         ("index_bytes", layer.index_bytes),
         ("format_bytes", layer.format_bytes),

@@ -71,7 +71,7 @@ def _layer_lines(layer: LayerSpec, count: int, kv_dtype: str, say) -> list[str]:
         product = layer.packed_bytes or layer.kv_heads * (layer.k_dim + layer.v_dim) * layer.itemsize
         sizes = dict(heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim)
         stored = dict(kv_dtype=kv_dtype) if layer.packed_bytes else dict(itemsize=layer.itemsize)
-        key = "layer_packed" if layer.packed_bytes else "layer_tokens"
+        key = "layer_packed" if layer.packed_bytes else "layer_tokens" if layer.rate == 1 else "layer_entry"
         lines.append(say(key, count=count, kind=kind, product=product, **sizes, **stored))
         if layer.scale_bytes:
             scales = 2 * layer.kv_heads * layer.scale_bytes
@@ -82,11 +82,21 @@ def _layer_lines(layer: LayerSpec, count: int, kv_dtype: str, say) -> list[str]:
             lines.append(say("layer_index", index_bytes=layer.index_bytes))
         if layer.format_bytes:
             lines.append(say("layer_format", format_bytes=layer.format_bytes))
-        if layer.token_bytes != product:
+        if layer.token_bytes != product and layer.rate == 1:
             lines.append(say("layer_sum", token_bytes=layer.token_bytes))
     if layer.window is not None:
         lines.append(say("layer_window", window=layer.window, most=layer.window * layer.token_bytes))
-    if layer.state_bytes:
+    if layer.rate > 1:
+        lines.append(
+            say(
+                "layer_entries",
+                entry=layer.token_bytes,
+                rate=layer.rate,
+                waiting=layer.waiting_bytes,
+                most=layer.state_bytes,
+            )
+        )
+    elif layer.state_bytes:
         lines.append(say("layer_state", count=count, kind=kind, state_bytes=layer.state_bytes))
     if not lines:
         lines.append(say("layer_nothing", count=count, kind=kind))

@@ -2,7 +2,8 @@
 
 Layers of one group (the same window, the same bytes a token) share a block table and a pool of blocks. A full
 layer needs a block for every ``block_size`` tokens. A windowed layer frees the blocks that its window has passed,
-so its need is bounded. A recurrent layer needs a fixed state a sequence.
+so its need is bounded. A recurrent layer needs a fixed state a sequence. A compressed layer's blocks hold the entries
+of ``block_size`` tokens; its buffers count as a state.
 """
 
 import math
@@ -22,7 +23,7 @@ class KVCacheGroupSpec:
 
     def block_bytes(self, block_size: int) -> int:
         """Bytes of one block across the layers of this group."""
-        return self.count * self.layer.token_bytes * block_size
+        return self.count * self.layer.mean_token_bytes * block_size
 
 
 def kv_cache_groups(spec: CacheSpec) -> tuple[KVCacheGroupSpec, ...]:
@@ -30,7 +31,7 @@ def kv_cache_groups(spec: CacheSpec) -> tuple[KVCacheGroupSpec, ...]:
     counts: dict[tuple[int | None, int], tuple[LayerSpec, int]] = {}
     for layer in spec.layers:
         if layer.token_bytes:
-            key = (layer.window, layer.token_bytes)
+            key = (layer.window, layer.mean_token_bytes)
             counts[key] = (layer, counts.get(key, (layer, 0))[1] + 1)
     groups = [KVCacheGroupSpec(layer, count) for layer, count in counts.values()]
     return tuple(

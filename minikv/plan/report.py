@@ -35,10 +35,11 @@ def shown_spec(spec: "CacheSpec", lang: str) -> Shown:
         row = [_say(f"kind_{layer.kind}", lang), f"{count}"]
         row += [f"{size:,.10g}" for size in sizes] if layer.kv_heads else ["-"] * len(sizes)
         kept = f"{layer.window:,}" if layer.window is not None else _say("keeps_all", lang)
+        kept = f"1/{layer.rate:,}" if layer.rate > 1 else kept
         row += [
             kept if layer.token_bytes else "-",
-            f"{layer.token_bytes:,}",
-            f"{count * layer.token_bytes:,}",
+            f"{layer.mean_token_bytes:,}",
+            f"{count * layer.mean_token_bytes:,}",
         ]
         rows.append(row + ([f"{count * layer.state_bytes:,}"] if states else []))
     total = [_say("spec_total", lang), f"{len(spec.layers)}", *[""] * 6, f"{spec.slope(0):,}"]

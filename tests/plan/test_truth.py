@@ -10,6 +10,8 @@ from tests.plan.small_models import DECODERS, ENCODER_DECODERS, small_config, sm
 
 PROMPT, STEPS, BATCH = 13, 3, 2
 CACHED = ("keys", "values", "indexer_keys", "idx_keys")
+# DeepSeek-V4's, each a dict of tensors
+COMPRESSED = ("compressed_kv", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate")
 
 
 def cached_tensors(cache):
@@ -17,8 +19,11 @@ def cached_tensors(cache):
     for layer in getattr(cache, "self_attention_cache", cache).layers:
         states = [getattr(layer, name, None) for name in ("conv_states", "recurrent_states")]
         tensors = [getattr(layer, name, None) for name in CACHED]
+        states += [getattr(layer, name, None) for name in COMPRESSED]
         for held in states:
             tensors += list(held.values() if isinstance(held, dict) else held or ())
+        if tensors[0] is tensors[1]:
+            tensors = tensors[1:]  # K is V
         yield from (tensor for tensor in tensors if tensor is not None)
 
 
@@ -27,11 +32,7 @@ def numel_bytes(cache) -> int:
 
 
 def storage_bytes(cache) -> int:
-    storages = {
-        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-        for t in cached_tensors(cache)
-        if t.numel()
-    }
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in cached_tensors(cache)}
     return sum(storages.values())
 
 
@@ -78,7 +79,17 @@ def test_spec_equals_the_bytes_that_transformers_holds(model_type):
 # bf16 tells the model's dtype from the float32 of recurrent states; these cover each kind of layer.
 @pytest.mark.parametrize(
     "model_type",
-    ["deepseek_v32", "gemma3n_text", "jamba", "lfm2", "llama", "mamba2", "nemotron_h", "qwen3_next"],
+    [
+        "deepseek_v32",
+        "deepseek_v4",
+        "gemma3n_text",
+        "jamba",
+        "lfm2",
+        "llama",
+        "mamba2",
+        "nemotron_h",
+        "qwen3_next",
+    ],
 )
 def test_spec_equals_the_bytes_in_bf16(model_type):
     config = small_config(model_type)

@@ -12,6 +12,7 @@ from typing import Any
 from minikv.errors import ArgumentError, ConfigError
 from minikv.plan.dtypes import KVDtype
 from minikv.plan.spec.block_configs import read_blocks
+from minikv.plan.spec.compressed import compressed_layers
 from minikv.plan.spec.config import Config
 from minikv.plan.spec.layer_kinds import (
     CONV,
@@ -218,6 +219,7 @@ class Architecture:
     attention: Attention = attention
     state: State | None = None
     encoder_decoder: bool = False
+    compressed: bool = False
 
 
 _PLAIN = """arcee cohere cohere2 ernie4_5 ernie4_5_moe exaone4 gemma gemma2 gemma3_text gemma3n_text gemma4_text
@@ -233,6 +235,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deepseek_v2": Architecture(latent),
     "deepseek_v3": Architecture(latent),
     "deepseek_v32": Architecture(latent),
+    "deepseek_v4": Architecture(compressed=True),
     "glm4_moe_lite": Architecture(latent),
     "glm_moe_dsa": Architecture(latent),
     "minicpm3": Architecture(latent),
@@ -281,6 +284,8 @@ def build_layers(
         raise ArgumentError("no_encoder", name=config.name, model_type=config.model_type)
     if config.get("use_bidirectional_attention") in (True, "all"):
         raise config.refuse("use_bidirectional_attention", config.get("use_bidirectional_attention"))
+    if architecture.compressed:
+        return compressed_layers(config, context)
     kinds = layer_kinds(config)
     shared = shared_layers(config, kinds)
     layers = [_layer(config, architecture, kind, index, shared, context) for index, kind in enumerate(kinds)]

@@ -151,7 +151,8 @@ class CacheSpec:
     def max_tokens(self, num_bytes: int, batch: int = 1) -> int | float:
         """The most tokens that each of ``batch`` sequences can have within ``num_bytes``: the inverse of ``bytes_for``.
 
-        ``math.inf`` where more tokens cost nothing more (every layer slides and the windows fit).
+        A sequence has to fit at every length on the way, which counts where layers compress. ``math.inf`` where
+        more tokens cost nothing more (every layer slides and the windows fit).
         """
         check_count("num_bytes", num_bytes, least=0)
         check_count("batch", batch)
@@ -161,13 +162,21 @@ class CacheSpec:
             if self.bytes_for(max(ends, default=1)) <= share:
                 return math.inf
         low, high = 0, 1
-        while self.bytes_for(high) <= share:
+        while self.peak_bytes_for(high) <= share:
             low, high = high, 2 * high
-        # bytes_for never falls as tokens are added, so the last length that fits is found by halving.
+        # A peak never falls as tokens are added, so the last length that fits is found by halving.
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.bytes_for(middle) <= share else (low, middle)
+            low, high = (middle, high) if self.peak_bytes_for(middle) <= share else (low, middle)
         return low
+
+    def peak_bytes_for(self, num_tokens: int) -> int:
+        """The most bytes that one sequence holds on its way to ``num_tokens`` tokens: each layer's own most, added up.
+
+        It is ``bytes_for`` unless layers compress.
+        """
+        check_count("num_tokens", num_tokens, least=0)
+        return sum(layer.peak_bytes_for(num_tokens) for layer in self.layers)
 
     def held_bytes_for(self, num_tokens: int, step: int = 1, batch: int = 1) -> int:
         """Bytes of storage that transformers holds after a forward of ``step`` tokens that ended at ``num_tokens``.
@@ -189,10 +198,15 @@ class CacheSpec:
         return batch * sum(layer.bytes_read(num_tokens) for layer in self.layers)
 
     def slope(self, num_tokens: int = 0) -> int:
-        """Bytes that the next token adds to a sequence of ``num_tokens`` tokens, constant state left out."""
+        """Bytes that the next token adds to a sequence of ``num_tokens`` tokens, constant state left out.
+
+        Of a compressed layer it is the token's share of an entry.
+        """
         check_count("num_tokens", num_tokens, least=0)
         return sum(
-            layer.token_bytes for layer in self.layers if layer.window is None or num_tokens < layer.window
+            layer.mean_token_bytes
+            for layer in self.layers
+            if layer.window is None or num_tokens < layer.window
         )
 
     @property
@@ -202,7 +216,7 @@ class CacheSpec:
 
     @property
     def constant_state_bytes(self) -> int:
-        """Bytes that a sequence costs whatever its length: recurrent states and cross-attention."""
+        """Bytes that a sequence costs whatever its length: recurrent states, cross-attention, compression's buffers."""
         return sum(layer.state_bytes for layer in self.layers)
 
     def block_bytes(self, block_size: int) -> int:
@@ -211,7 +225,7 @@ class CacheSpec:
         2 * layers * block_size * kv_heads * head_dim * itemsize for a model with equal layers.
         """
         check_count("block_size", block_size)
-        return block_size * sum(layer.token_bytes for layer in self.layers)
+        return block_size * sum(layer.mean_token_bytes for layer in self.layers)
 
     def kinds(self) -> Counter[LayerSpec]:
         """The different layers, each with how many there are, in order of first appearance."""

@@ -19,7 +19,19 @@ from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.spec.config import MOST, MOST_LAYERS, load_json
 from minikv.plan.spec.layers import LayerSpec
 
-KINDS = ("full", "sliding", "chunked", "latent", "linear", "conv", "hybrid", "cross", "shared", "none")
+KINDS = (
+    "full",
+    "sliding",
+    "chunked",
+    "latent",
+    "linear",
+    "conv",
+    "hybrid",
+    "cross",
+    "compressed",
+    "shared",
+    "none",
+)
 _FIELDS = {field.name for field in fields(LayerSpec)} - {"kind"}
 # What ``minikv plan --json`` prints besides, and what follows from the layers.
 _FOLLOWS = "token_bytes state_bytes window assumptions context batch cache_bytes".split()
@@ -68,7 +80,7 @@ def _layer(stated: Any, name: str, dtype: KVDtype, asked: KVDtype | None) -> tup
     if kind not in KINDS:
         raise ConfigError("unknown_kind", name=name, value=kind, known=", ".join(KINDS))
     values = {
-        field: _count(value, name, field, 1 if field in ("window", "top_k") else 0)
+        field: _count(value, name, field, 1 if field in ("window", "top_k", "rate") else 0)
         for field, value in stated.items()
         if field in _FIELDS and value is not None
     }
