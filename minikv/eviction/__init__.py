@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from minikv.eviction.paged.eviction import PagedEviction
     from minikv.eviction.policies.budget import Budget
     from minikv.eviction.policies.echo import Echo, EchoLayers
+    from minikv.eviction.policies.expected import ExpectedAttention
     from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
     from minikv.eviction.policies.layered import Layered, measure_layers
     from minikv.eviction.policies.literature import (
@@ -45,6 +46,7 @@ _HOME = {
     "Echo": "policies.echo",
     "EchoLayers": "policies.echo",
     "CUR": "policies.from_keys",
+    "ExpectedAttention": "policies.expected",
     "LagKV": "policies.from_keys",
     "Layered": "policies.layered",
     "Leverage": "policies.from_keys",
@@ -91,6 +93,7 @@ __all__ = [
     "EvictionHandle",
     "EvictionReport",
     "EvictionTrace",
+    "ExpectedAttention",
     "KeyDiff",
     "Knorm",
     "LagKV",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from minikv.eviction.hf.layer import EvictingLayer
 from minikv.eviction.hf.observe import Logits, attend_once, column_stats, join_group, window_stats
 from minikv.eviction.policies.echo import echo_stats, turned_on
+from minikv.eviction.policies.expected import expected_stats, query_moments
 from minikv.eviction.policies.policy import Needs
 
 # Masks after an eviction: transformers' own masks count columns that have been evicted.
@@ -112,6 +113,8 @@ def attend(
             _observe(layer, query, key, how, mask)
     if layer.rules.needs(Needs.ECHO):
         _listen(layer, query, key, how)
+    if layer.rules.needs(Needs.EXPECTED):
+        window = _expect(layer, query, key, how)
     layer.evict(_window(layer, query, key, how) if window is None else window, along)
     return out, weights
 
@@ -146,6 +149,24 @@ def _listen(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits) -> No
     valid = layer.valid if layer.padded else None
     heads = layer.keys.shape[1]
     layer.observe(echo_stats(asked, counted, key, how, valid=valid, policy=rules.policy, heads=heads))
+
+
+def _expect(layer: EvictingLayer, query: Tensor, key: Tensor, how: Logits) -> Tensor | None:
+    """Take the queries into the layer's moments. Returns what later ones would give if it evicts now, else None."""
+    rules, valid, turning = layer.rules, layer.valid, layer.rules.turning
+    assert turning is not None  # the install finds it for such a policy
+    rope_at_end = layer.values.shape[-1] if rules.latent else None
+    stand = layer.positions[:, 0] if rules.rotary is None else valid.cumsum(-1).masked_fill(~valid, 0) - 1
+    places = stand[:, layer.resident - layer.new :]
+    moments = query_moments(query, places, turning, rope_at_end)
+    layer.queries = (moments if layer.queries is None else layer.queries[0] + moments, places[:, -1:])
+    if not layer.due:
+        return None
+    ahead = stand.amax(-1, keepdim=True) + torch.arange(
+        1, 1 + rules.policy.expected_over, device=layer.device
+    )
+    heads = layer.keys.shape[1]
+    return expected_stats(layer.queries[0], ahead, key, how, turning, rope_at_end, valid=valid, heads=heads)
 
 
 def _counted(layer: EvictingLayer) -> Tensor:

@@ -128,7 +128,7 @@ def install_kv_eviction(
         name = model.config._attn_implementation
         raise ArgumentError("eviction_uneven", policy=type(chosen).__name__, name=name)
     rotary = _rotary(model, chosen, budgets, latent) if positions == "reindexed" else None
-    turning = find_rotary(model, latent) if chosen.echo_shift else None
+    turning = find_rotary(model, latent) if chosen.echo_shift or Needs.EXPECTED in chosen.needs else None
     options: dict[str, Any] = {
         "scope": scope,
         "when": when,
@@ -205,7 +205,7 @@ def _switches(model: Any, policy: Policy) -> bool:
         return True
     if own in NAMES.values():
         raise ArgumentError("eviction_shared_config", kind=kind)
-    if policy.needs & (Needs.PROBS | Needs.WINDOW | Needs.ECHO):
+    if policy.needs & (Needs.PROBS | Needs.WINDOW | Needs.ECHO | Needs.EXPECTED):
         raise ArgumentError("eviction_no_probs", policy=type(policy).__name__, name=own)
     return False
 

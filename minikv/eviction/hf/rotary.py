@@ -34,12 +34,15 @@ class Rotary:
     layer_type: str | None = None
     short: bool = False
 
-    def turn(self, x: Tensor, places: Tensor, *, back: bool = False) -> Tensor:
+    def turn(self, x: Tensor, places: Tensor, *, back: bool = False, mean: bool = False) -> Tensor:
         """``x`` [B, H, n, D] turned from position 0 to ``places`` [B, n], or with ``back`` the other way, in float32.
 
+        ``mean``: each of ``x`` is turned to all ``places``, of whatever number, and the mean of those is returned.
         The first dimensions are turned, as many as the module has angles for; the rest stays.
         """
         cos, sin = self._angles(x.device, places)
+        if mean:
+            cos, sin = cos.mean(2, keepdim=True), sin.mean(2, keepdim=True)
         turned, rest = x[..., : cos.shape[-1]].float(), x[..., cos.shape[-1] :]
         first, second = turned.chunk(2, -1)
         half = torch.cat((-second, first), -1)

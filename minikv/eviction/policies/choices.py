@@ -16,6 +16,7 @@ PolicyName = Literal[
     "leverage",
     "cur",
     "lagkv",
+    "expected-attention",
     "echo",
     "echo-layers",
 ]

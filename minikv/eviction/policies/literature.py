@@ -8,7 +8,7 @@ pyramidkv   PyramidKV (Cai et al., 2024, arXiv:2406.02069): SnapKV with more bud
 tova        TOVA (Oren et al., 2024, arXiv:2401.06104): what the last query looks at
 knorm       L2 norm (Devoto et al., 2024, arXiv:2406.11430): keys of a small norm
 keydiff     KeyDiff (Park et al., 2025, arXiv:2504.15364): keys unlike the mean key
-leverage, cur, lagkv    see ``from_keys``
+leverage, cur, lagkv, expected-attention    see ``from_keys`` and ``expected``
 echo        our own, see ``echo``: what the text's own words would find if they were asked again
 echo-layers echo, with a budget for each layer that is measured on the model at hand
 """
@@ -23,6 +23,7 @@ from torch.nn import functional
 from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.eviction.policies.choices import PolicyName
 from minikv.eviction.policies.echo import Echo, EchoLayers
+from minikv.eviction.policies.expected import ExpectedAttention
 from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
 from minikv.eviction.policies.mean_key import key_lengths, mean_direction
 from minikv.eviction.policies.policy import Needs, Policy, Seen, View, check_reduction
@@ -219,6 +220,7 @@ POLICIES: dict[PolicyName, type[Policy]] = {
     "leverage": Leverage,
     "cur": CUR,
     "lagkv": LagKV,
+    "expected-attention": ExpectedAttention,
     "echo": Echo,
     "echo-layers": EchoLayers,
 }

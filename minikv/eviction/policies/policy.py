@@ -29,6 +29,7 @@ class Needs(Flag):
     ``WINDOW``: those of the last ``Policy.window`` queries, as ``View.window_probs``. ``ORDER``: resident tokens in the
     order of their positions, for a policy that looks at a token's neighbours. ``ECHO``: what the query before a token
     would give it if it were asked ``Policy.echo_shift`` places later, added to its state when it arrives.
+    ``EXPECTED``: as ``View.window_probs`` what the next ``Policy.expected_over`` queries may be expected to give.
     ``LENGTHS`` and ``MEAN_KEY``: ``View.lengths`` and ``View.mean_key``. They follow from the keys, but are kept, so
     that the keys are not read once more. ``MEAN_KEY`` needs ``LENGTHS``.
     """
@@ -40,6 +41,7 @@ class Needs(Flag):
     ECHO = auto()
     LENGTHS = auto()
     MEAN_KEY = auto()
+    EXPECTED = auto()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +52,10 @@ class View:
     where they are cached without position); on a latent layer the latent and the rope part.
     ``state`` [B, H, S] float32: the policy's state after the attention so far, zeros where the policy needs none.
     ``window_probs`` [B, H, S] float32: the mean probability that the last queries gave to the token, over the queries
-    and the query heads; None unless the policy needs it. ``positions`` [B, H, S] int64: a token's place in its text,
-    from 0; -1 for padding. ``valid`` [B, S] bool: False for padding. ``since``: the place of the first query that the
-    state knows of: 0, or after ``reset_eviction_scores`` [B, 1, 1] int64.
+    and the query heads, or the one that later queries may be expected to give; None unless the policy needs it.
+    ``positions`` [B, H, S] int64: a token's place in its text, from 0; -1 for padding. ``valid`` [B, S] bool: False for
+    padding. ``since``: the place of the first query that the state knows of: 0, or after ``reset_eviction_scores``
+    [B, 1, 1] int64.
 
     ``lengths`` [B, H, S] float32: the L2 norms of the keys. ``mean_key`` [B, H, D] float32: the direction of the mean
     of all keys of length 1, itself of length 1. ``along_mean`` [B, H, S] float32: each key times ``mean_key``, where
@@ -123,6 +126,11 @@ class Policy:
     @property
     def echo_keys(self) -> int:
         """With ``Needs.ECHO``: how many keys stand for all in the sum that a probability is divided by."""
+        return 0
+
+    @property
+    def expected_over(self) -> int:
+        """With ``Needs.EXPECTED``: the places behind the text that are averaged over."""
         return 0
 
     def query_weight(self, age: Tensor) -> Tensor | None:

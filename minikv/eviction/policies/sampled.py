@@ -61,6 +61,11 @@ class Wrapped(Policy):
         """The policy's."""
         return self.policy.echo_keys
 
+    @property
+    def expected_over(self) -> int:
+        """The policy's."""
+        return self.policy.expected_over
+
     def query_weight(self, age: Tensor) -> Tensor | None:
         """The policy's."""
         return self.policy.query_weight(age)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minikv.eviction.policies.echo import Echo, EchoLayers
+from minikv.eviction.policies.expected import ExpectedAttention
 from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
 from minikv.eviction.policies.literature import (
     H2O,
@@ -114,6 +115,12 @@ def policy_cases() -> dict[str, tuple[Policy, View, int, list[int]]]:
         "leverage": (Leverage(), view_of(keys=alone), 2, [0, 3, 6, 8, 9]),
         "cur": (CUR(), view_of(keys=small), 2, [0, 1, 3, 8, 9]),
         "lagkv": (LagKV(lag=5), view_of(keys=wide), 2, [0, 2, 6, 8, 9]),
+        "expected-attention": (
+            ExpectedAttention(),
+            view_of(keys=torch.ones(TOKENS, 4), window=window),
+            6,
+            [0, 1, 2, 3, 5, 6, 7, 8, 9],
+        ),
         "echo": (Echo(), view_of(state=window), 2, [0, 5, 7, 8, 9]),
         "echo-layers": (EchoLayers(), view_of(state=window), 2, [0, 5, 7, 8, 9]),
     }
