@@ -8,7 +8,7 @@ LAB_READY := $(VENV)/.ready-lab
 SITE_READY := $(VENV)/.ready-site
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm results site stale setup notebooks clean
+.PHONY: lab test test-all test-quick test-colab test-transformers-oldest test-transformers-newest test-triton36 test-python bench bench-vllm bench-kvpress results site stale setup notebooks clean
 
 lab: $(LAB_READY)
 	$(BIN)/minikv lab $(ARGS)
@@ -48,6 +48,11 @@ bench: setup
 bench-vllm: setup
 	$(BIN)/python -m tools.vllm
 	$(BIN)/python -m benchmarks.vllm_cpu $(ARGS)
+
+# minikv's eviction beside kvpress, which gets an environment of its own (.venv-kvpress, 2 GB) the first time.
+bench-kvpress: setup
+	$(BIN)/python -m tools.kvpress
+	$(BIN)/python -m benchmarks.kvpress_peer $(ARGS)
 
 # RESULTS.md from benchmarks/results.
 results: setup

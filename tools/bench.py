@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.gpu.parts import RESULTS, is_program
 
 ROOT = Path(__file__).parent.parent
-APART = {"vllm_cpu"}  # needs an environment of 3.5 GB: make bench-vllm
+APART = {"vllm_cpu", "kvpress_peer"}  # need environments of their own: make bench-vllm, make bench-kvpress
 LIMIT_S = 180  # a short form ends within 60 s on 2 cores; what takes three times as long is stuck
 
 

@@ -79,9 +79,9 @@ def refusal(environment: Environment) -> str | None:
     return unreachable()
 
 
-def unreachable() -> str | None:
-    """Why pip finds no vLLM or no torch; None where it finds both, then with the index of torch's builds if need be."""
-    names = [name for install in INSTALLS for name in install]
+def unreachable(what: str = f"vLLM {RELEASE}", installs: list[list[str]] = INSTALLS) -> str | None:
+    """Why pip lacks ``what`` or torch; None where it finds both, then with the index of torch's builds if need be."""
+    names = [name for install in installs for name in install]
     command = [*PIP, "install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", *names]
     variables = Environment.variables()
     for index in ({}, {INDEX: " ".join(filter(None, [variables.get(INDEX), TORCH_INDEX]))}):
@@ -91,7 +91,7 @@ def unreachable() -> str | None:
             return None
     last = found.stderr.strip().splitlines()[-1:]
     return (
-        f"vLLM {RELEASE} needs the Python package index and {TORCH_INDEX} (or wheels of both that pip finds), "
+        f"{what} needs the Python package index and {TORCH_INDEX} (or wheels of both that pip finds), "
         f"and pip says: {' '.join(last)}"
     )
 
