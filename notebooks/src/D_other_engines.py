@@ -13,25 +13,25 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# You move a server from one engine to another and keep its memory fraction, say 0.95. In vLLM the model starts. In SGLang it runs out of memory with the same number, and with a smaller one the number of tokens is negative. Nothing else has changed: the same model, the same card.
+# You move a server from one engine to another and keep its memory fraction, say 0.95. In vLLM the model starts. In SGLang it runs out of memory with the same number, and with a smaller number SGLang reports a negative number of tokens. Nothing else has changed: the same model, the same card.
 #
-# The number is the same. What it is a share *of* is not, and neither is what has to fit into it.
+# The number is the same. But in each engine it is a share of something else, and different things have to fit into it.
 #
 # **What is the fraction a share of in each engine, and how much memory is left?**
 #
 # After this appendix you can
 #
 # - **compute** the cache that a fraction gives in four engines, and the fraction that gives the same cache in each;
-# - **say** what has to fit beside it, and what a second engine on the card finds;
-# - **translate** the words and flags of vLLM, SGLang, TensorRT-LLM, llama.cpp and transformers into ours.
+# - **say** what else has to fit on the card, and how much memory a second engine finds there;
+# - **translate** the words and flags of vLLM, SGLang, TensorRT-LLM, llama.cpp and transformers into those of minikv. (If that is all that you want, go to "Where you come from".)
 #
 # You need the formula of [lesson 08](08_allocate_kv_cache.ipynb).
-# %% [markdown] key="question" lang="zh" src="5590e382"
+# %% [markdown] key="question" lang="zh" src="951fdb89"
 # ## 问题
 #
-# 你把服务从一个引擎搬到另一个引擎，显存比例照抄，比如 0.95。在 vLLM 里能启动；在 SGLang 里，同样的数却显存不足，调小之后 token 数又成了负的。模型没变，卡也没变。
+# 你把服务从一个引擎搬到另一个引擎，显存比例照抄，例如 0.95。在 vLLM 里能启动；在 SGLang 里，同样的数却显存不足，调小之后，SGLang 报出的 token 数又成了负的。模型没变，卡也没变。
 #
-# 数字相同，不同的是它占的是**哪个总量**的比例，以及哪些东西要装进这个比例里。
+# 数字虽然相同，但在各个引擎里，它是**不同总量**的比例，要装进去的东西也不同。
 #
 # **在各个引擎里，这个比例占的是什么？还剩多少显存？**
 #
@@ -39,19 +39,19 @@
 #
 # - **算出**同一个比例在四个引擎里各给出多大的缓存，以及要得到同样大的缓存，各该填多少；
 # - **说出**缓存之外还要放下什么，以及同一张卡上第二个引擎会看到什么；
-# - 把 vLLM、SGLang、TensorRT-LLM、llama.cpp 和 transformers 的词和参数**对应**到我们的叫法。
+# - 把 vLLM、SGLang、TensorRT-LLM、llama.cpp 和 transformers 的词和参数**对应**到 minikv 的叫法。（如果只想查这个，直接看“你从哪个引擎来”一节。）
 #
 # 本附录用到[第 08 课](08_allocate_kv_cache.ipynb)的公式。
 
 # %% [markdown] key="formula" lang="en"
 # ## The formula, four times
 #
-# | engine | its word | the pool | a share of |
+# | engine | its word | size of its pool | the fraction is a share of |
 # |---|---|---|---|
 # | minikv, nano-vllm | `utilization` | $f\,T - o - w - a$ | all memory, for all processes on the card |
 # | vLLM | `gpu_memory_utilization` | $f\,T - w - a$ | all memory, for this process |
-# | SGLang | `mem_fraction_static` | $f\,(T - o) - w$ | what was free before loading, for weights and cache |
-# | TensorRT-LLM | `free_gpu_memory_fraction` | $f\,(T - o - w - a)$ | what is free in the end, for the cache alone |
+# | SGLang | `mem_fraction_static` | $f\,(T - o) - w$ | the memory that was free before loading, for weights and cache |
+# | TensorRT-LLM | `free_gpu_memory_fraction` | $f\,(T - o - w - a)$ | the memory that is free after loading and a trial forward, for the cache alone |
 #
 # | symbol | meaning | value here (GB) |
 # |---|---|---|
@@ -68,22 +68,22 @@
 # - SGLang: $0.9 \cdot (80 - 6) - 20 = 46.6$ GB;
 # - TensorRT-LLM: $0.9 \cdot (80 - 6 - 20 - 4) = 45$ GB.
 #
-# We read these sums in the engines' own source:
+# We took these formulas from the engines' own source:
 #
 # - vLLM, [`gpu_worker.py`](https://github.com/vllm-project/vllm/blob/35d5cda123ec28581759b6d34cde8052314fb1e6/vllm/v1/worker/gpu_worker.py): `requested_memory` is taken from `total_memory`, and the start is refused unless that much is free
 # - SGLang, [`model_runner_kv_cache_mixin.py`](https://github.com/sgl-project/sglang/blob/001ccef0072a4537d4ec6bdd50a73e6feb2c907d/python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py) and [its guide](https://github.com/sgl-project/sglang/blob/21ff1af011c4b30ac5fe7865c6ebb8533eba0f02/docs/advanced_features/hyperparameter_tuning.md): "mem_fraction_static = (model weights + KV cache pool) / GPU memory capacity"
 # - TensorRT-LLM, [`_util.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/d8ae02caed59708512e5aa578a09bb09f365bfed/tensorrt_llm/_torch/pyexecutor/_util.py) and [its example](https://nvidia.github.io/TensorRT-LLM/examples/kvcacheconfig.html): "90% of free GPU memory"
 #
-# They leave out CUDA graphs and what grows outside torch during a warm-up, so an engine's log has the last word.
-# %% [markdown] key="formula" lang="zh" src="e7e3859f"
+# The formulas leave out CUDA graphs and memory that grows outside torch during a warm-up. So trust an engine's log more than the formula.
+# %% [markdown] key="formula" lang="zh" src="6e677e3e"
 # ## 公式，四个版本
 #
-# | 引擎 | 它的叫法 | 块池 | 占的是 |
+# | 引擎 | 它的叫法 | 块池的大小 | 比例占的是 |
 # |---|---|---|---|
 # | minikv、nano-vllm | `utilization` | $f\,T - o - w - a$ | 全部显存，卡上所有进程共用 |
 # | vLLM | `gpu_memory_utilization` | $f\,T - w - a$ | 全部显存，只管本进程 |
 # | SGLang | `mem_fraction_static` | $f\,(T - o) - w$ | 加载前的空闲显存，装权重和缓存 |
-# | TensorRT-LLM | `free_gpu_memory_fraction` | $f\,(T - o - w - a)$ | 最后还空闲的显存，只装缓存 |
+# | TensorRT-LLM | `free_gpu_memory_fraction` | $f\,(T - o - w - a)$ | 加载并试跑之后还空闲的显存，只装缓存 |
 #
 # | 符号 | 含义 | 本例取值（GB） |
 # |---|---|---|
@@ -117,145 +117,210 @@ predict("of_what_is_free", ...)
 # %% [markdown] key="same_number" lang="en"
 # ## One number, four pools
 #
-# Now Llama-3.1-8B on an H100, with the fraction 0.9 everywhere.
-# `left` is what is still free in the largest forward. CUDA graphs and surprises have to fit into it.
-# %% [markdown] key="same_number" lang="zh" src="883ed3d4"
+# Now we take Llama-3.1-8B on an H100, with the fraction 0.9 everywhere.
+# The column "left" is the memory that is still free in the largest forward. CUDA graphs and surprises have to fit into it.
+# %% [markdown] key="same_number" lang="zh" src="daa32775"
 # ## 同一个数，四个块池
 #
 # 现在看 H100 上的 Llama-3.1-8B，比例都取 0.9。
 # “剩余”是最大的一次前向计算时还空闲的显存，CUDA 图和意外的占用都要放进这里。
 
-# %% key="pools"
+# %% key="pools" lang="en"
+from minikv.course import Table
 from minikv.plan import plan_memory
 from minikv.plan.other_engines import OPTIONS, Startup, fraction_for, pool_bytes
 from minikv.units import GIB
 
-budget = plan_memory("Llama-3.1-8B", gpu="H100 SXM 80GB")
-alone = Startup.of(budget)
-token = budget.spec.bytes_for(1)
+budget, rows = plan_memory("Llama-3.1-8B", gpu="H100 SXM 80GB"), []
+alone, token = Startup.of(budget), budget.spec.bytes_for(1)
 for engine, option in OPTIONS.items():
     pool = pool_bytes(engine, alone, 0.9)
-    left = alone.left_bytes(pool)
-    print(t("pool_line", option=option, gib=pool / GIB, tokens=pool // token, left=left / GIB))
+    rows.append((option, f"{pool / GIB:.2f}", pool // token, f"{alone.left_bytes(pool) / GIB:.2f}"))
+head = ["0.9 for", "pool, GiB", "tokens", "left, GiB"]
+Table(head, rows, right=head[1:])
+
+# %% key="pools" lang="zh"
+from minikv.course import Table
+from minikv.plan import plan_memory
+from minikv.plan.other_engines import OPTIONS, Startup, fraction_for, pool_bytes
+from minikv.units import GIB
+
+budget, rows = plan_memory("Llama-3.1-8B", gpu="H100 SXM 80GB"), []
+alone, token = Startup.of(budget), budget.spec.bytes_for(1)
+for engine, option in OPTIONS.items():
+    pool = pool_bytes(engine, alone, 0.9)
+    rows.append((option, f"{pool / GIB:.2f}", pool // token, f"{alone.left_bytes(pool) / GIB:.2f}"))
+head = ["0.9 用于", "块池，GiB", "token 数", "剩余，GiB"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="pools_read" lang="en"
-# For a small model on a large card the four lie close together, because weights and activations are small beside the card.
-# That is why the confusion goes unnoticed for so long.
+# For a small model on a large card the four pools are almost equal, because weights and activations are small compared with the card.
+# That is why the confusion often goes unnoticed for a long time.
 #
-# ## Where they part
+# ## Where the pools differ
 #
-# Let's take a larger model, prefills of 32,768 tokens at once, and another process that holds 6 GiB.
-# %% [markdown] key="pools_read" lang="zh" src="3cecff9e"
+# Let's take a larger model, prefills of 32,768 tokens at once, and another process that holds 6 GiB. (A minus in the table means that the engine does not start; the line below says why. If "left" is negative, the largest forward does not fit.)
+# %% [markdown] key="pools_read" lang="zh" src="3d7e7610"
 # 小模型放在大卡上，四个数相差不多，因为权重和激活相对整张卡都很小。
 # 所以把它们混为一谈，往往很久都不会被发现。
 #
 # ## 差别显现的时候
 #
-# 现在换大一点的模型，一次预填充 32,768 个 token，再加上一个占 6 GiB 的进程。
+# 现在换大一点的模型，一次预填充 32,768 个 token，再加上一个占 6 GiB 的进程。（表里的“-”表示启动不了，原因写在表下面。“剩余”为负，说明最大的一次前向计算放不下。）
 
-# %% key="parted"
+# %% key="parted" lang="en"
 from minikv.errors import MiniKVError
 
-large = plan_memory("Qwen3-14B", gpu="H100 SXM 80GB", chunk=32_768)
-busy = Startup.of(large, others_bytes=6 * GIB)
+large, rows, notes = plan_memory("Qwen3-14B", gpu="H100 SXM 80GB", chunk=32_768), [], []
+busy, token = Startup.of(large, others_bytes=6 * GIB), large.spec.bytes_for(1)
 for fraction in (0.9, 0.95):
-    print(t("at", fraction=fraction))
     for engine, option in OPTIONS.items():
         try:
             pool = pool_bytes(engine, busy, fraction)
+            rows.append((fraction, option, f"{pool / GIB:.2f}", pool // token, f"{busy.left_bytes(pool) / GIB:.2f}"))
         except MiniKVError as error:
-            print(f"  {option:<25} {t(error)}")
-            continue
-        left = busy.left_bytes(pool)
-        line = t("pool_line", option=option, gib=pool / GIB, tokens=pool // large.spec.bytes_for(1), left=left / GIB)
-        print(" ", line + (t("too_much") if left < 0 else ""))
+            rows.append((fraction, option, "-", None, "-"))
+            notes.append(error.text("en"))
+head = ["fraction", "option", "pool, GiB", "tokens", "left, GiB"]
+Table(head, rows, lines=notes, right=head[2:])
+
+# %% key="parted" lang="zh"
+from minikv.errors import MiniKVError
+
+large, rows, notes = plan_memory("Qwen3-14B", gpu="H100 SXM 80GB", chunk=32_768), [], []
+busy, token = Startup.of(large, others_bytes=6 * GIB), large.spec.bytes_for(1)
+for fraction in (0.9, 0.95):
+    for engine, option in OPTIONS.items():
+        try:
+            pool = pool_bytes(engine, busy, fraction)
+            rows.append((fraction, option, f"{pool / GIB:.2f}", pool // token, f"{busy.left_bytes(pool) / GIB:.2f}"))
+        except MiniKVError as error:
+            rows.append((fraction, option, "-", None, "-"))
+            notes.append(error.text("zh"))
+head = ["比例", "参数", "块池，GiB", "token 数", "剩余，GiB"]
+Table(head, rows, lines=notes, right=head[2:])
 
 # %% [markdown] key="parted_read" lang="en"
-# - **minikv** and **nano-vllm** count the other process: what it holds comes out of our pool.
-# - **vLLM** keeps its pool. It looks once, at start, whether the card has that much free.
-# - **SGLang** leaves activations out of the sum, so they have to fit into the rest, $(1-f)(T-o)$. That is why 0.95 fails there: with 72.72 GiB free before loading, $0.05 \cdot 72.72 = 3.64$ GiB are left, and this forward adds 4.97. With a small value the weights alone are more than the share, and the number of tokens becomes negative. SGLang's guide says to reserve 5 to 8 GB for activations.
-# - **TensorRT-LLM** can never promise what is not there. But 0.9 of what is free leaves a tenth of *that*, not of the card.
+# - **minikv** and **nano-vllm** count the other process, so its 6 GiB are missing from our pool.
+# - **vLLM** keeps its pool. It checks only once, at start, whether that much memory is free. With 0.95 it isn't.
+# - **SGLang** leaves activations out of its formula, so they have to fit into the rest, $(1-f)(T-o)$. That is why 0.95 fails there: of 72.72 GiB that are free before loading, $0.05 \cdot 72.72 = 3.64$ GiB are left, but this forward needs 4.97 GiB, which is 1.33 too much. With a small value, the weights alone are more than the share, and the number of tokens becomes negative. SGLang's guide says to reserve 5 to 8 GB for activations.
+# - **TensorRT-LLM** can never promise memory that isn't there. But 0.9 of the *free* memory leaves a tenth of that free memory, not a tenth of the card.
 #
 # ## One pool, four numbers
 #
 # When you move a deployment, keep the pool the same, not the fraction.
-# Which number gives every engine the pool that we have?
-# %% [markdown] key="parted_read" lang="zh" src="41f0e584"
-# - **minikv** 和 **nano-vllm** 会把别的进程算进来：它占多少，我们的块池就少多少。
-# - **vLLM** 的块池不受影响，只在启动时看一眼，卡上是不是真有那么多空闲。
-# - **SGLang** 的算式里没有激活，所以激活要装进剩下的 $(1-f)(T-o)$ 里，0.95 在那里失败就是这个原因：加载前空闲 72.72 GiB，只剩 $0.05 \cdot 72.72 = 3.64$ GiB，而这次前向计算要新增 4.97 GiB。调小了，光是权重就超过这个比例，token 数就变成负的。SGLang 的指南建议为激活留 5 到 8 GB。
+# Which fraction gives each engine the pool that minikv has with 0.9?
+# %% [markdown] key="parted_read" lang="zh" src="04778452"
+# - **minikv** 和 **nano-vllm** 会把别的进程算进来，它占 6 GiB，我们的块池就少 6 GiB。
+# - **vLLM** 的块池不受影响，只在启动时检查一次，卡上是不是真有那么多空闲。设 0.95 时就没有。
+# - **SGLang** 的算式里没有激活，所以激活要装进剩下的 $(1-f)(T-o)$ 里，0.95 在那里失败就是这个原因：加载前空闲 72.72 GiB，只剩 $0.05 \cdot 72.72 = 3.64$ GiB，而这次前向计算要新增 4.97 GiB，多出 1.33 GiB。调小了，光是权重就超过这个比例，token 数就变成负的。SGLang 的指南建议为激活留 5 到 8 GB。
 # - **TensorRT-LLM** 不会用到没有的显存；但空闲显存的 0.9，留下的只是**那部分**的十分之一，而不是整张卡的。
 #
 # ## 同一个块池，四个数
 #
 # 所以换引擎时，该保持不变的是块池，不是比例。
-# 要得到同样的块池，各个引擎该填多少？
+# 要得到 minikv 填 0.9 时的块池，各个引擎该填多少？
 
-# %% key="same_pool"
+# %% key="same_pool" lang="en"
 wanted = pool_bytes("minikv", busy, 0.9)
-print(t("wanted", gib=wanted / GIB))
-for engine, option in OPTIONS.items():
-    print(f"{option:<25} {fraction_for(engine, busy, wanted):.3f}")
+rows = [(option, f"{fraction_for(engine, busy, wanted):.3f}") for engine, option in OPTIONS.items()]
+head = ["option", f"value for a pool of {wanted / GIB:.2f} GiB"]
+Table(head, rows, right=head[1:])
+
+# %% key="same_pool" lang="zh"
+wanted = pool_bytes("minikv", busy, 0.9)
+rows = [(option, f"{fraction_for(engine, busy, wanted):.3f}") for engine, option in OPTIONS.items()]
+head = ["参数", f"块池要 {wanted / GIB:.2f} GiB，应填"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="two" lang="en"
 # ## Two engines on one card
 #
-# Each engine is to have half of the card, so both get 0.45.
-# What does the second one find when the first is up?
-# %% [markdown] key="two" lang="zh" src="bcf63ebf"
+# Two engines of the same kind are to share a card, so you give each 0.45.
+# How large a pool does the second engine get, once the first is running?
+# %% [markdown] key="two" lang="zh" src="66829a6e"
 # ## 一张卡上两个引擎
 #
-# 两个引擎各要半张卡，所以都填 0.45。
-# 第一个启动之后，第二个看到的是什么？
+# 两个同样的引擎要各用半张卡，所以都填 0.45。
+# 第一个启动之后，第二个能得到多大的块池？
 
-# %% key="two_on_one"
-small = plan_memory("Qwen3-4B", gpu="H100 SXM 80GB")
+# %% key="two_on_one" lang="en"
+small, rows = plan_memory("Qwen3-4B", gpu="H100 SXM 80GB"), []
 for engine, option in OPTIONS.items():
     first = Startup.of(small)
     pools = [pool_bytes(engine, first, 0.45)]
     taken = pools[0] + first.weight_bytes + first.outside_bytes
     second = Startup.of(small, others_bytes=taken)
     pools.append(pool_bytes(engine, second, 0.45))
-    print(t("two_line", option=option, first=pools[0] / GIB, second=pools[1] / GIB))
+    rows.append((option, *(f"{pool / GIB:.2f}" for pool in pools)))
+head = ["0.45 for", "pool of the first, GiB", "pool of the second, GiB"]
+Table(head, rows, right=head[1:])
+
+# %% key="two_on_one" lang="zh"
+small, rows = plan_memory("Qwen3-4B", gpu="H100 SXM 80GB"), []
+for engine, option in OPTIONS.items():
+    first = Startup.of(small)
+    pools = [pool_bytes(engine, first, 0.45)]
+    taken = pools[0] + first.weight_bytes + first.outside_bytes
+    second = Startup.of(small, others_bytes=taken)
+    pools.append(pool_bytes(engine, second, 0.45))
+    rows.append((option, *(f"{pool / GIB:.2f}" for pool in pools)))
+head = ["0.45 用于", "第一个的块池，GiB", "第二个的块池，GiB"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="two_read" lang="en"
-# vLLM's word means the same to both.
-# In SGLang and TensorRT-LLM the second engine gets a share of something smaller, and in minikv it pays for the first. A negative pool means that the engine does not start.
+# With vLLM's fraction both get the same.
+# In SGLang and TensorRT-LLM the second engine gets a share of a smaller amount. In minikv the first engine's memory is subtracted from the second engine's pool. A negative pool means that the engine does not start.
 #
-# ## The log's own word
+# ## The tokens in vLLM's log
 #
-# One word changed its meaning within a single engine: the *tokens* of vLLM's start-up line.
-# For a hybrid model, one log says 290,864 tokens and 33.04 requests of 32,768 tokens, which do not go together, because 33.04 times 32,768 would be 1.08 million.
-# `tokens_printed` computes that line, by the rule up to v0.20 and by the one since.
-# %% [markdown] key="two_read" lang="zh" src="25864f19"
-# vLLM 的这个词，对两个引擎意思一样。
+# One word changed its meaning within a single engine: the *tokens* in the line that vLLM logs at start.
+# For a hybrid model (only some of its layers cache every token), one log says 290,864 tokens and 33.04 requests of 32,768 tokens. These don't agree, because 33.04 × 32,768 is 1.08 million.
+# `tokens_printed` computes that line by the rule up to v0.20, and by the rule since then.
+# %% [markdown] key="two_read" lang="zh" src="478889cb"
+# 用 vLLM 的比例，两个引擎得到的一样多。
 # 在 SGLang 和 TensorRT-LLM 里，第二个引擎面对的总量更小，按比例拿到的也就更少；在 minikv 里，还要扣掉第一个引擎的全部占用。块池为负，就是启动不了。
 #
 # ## 日志里的词
 #
 # 有一个词在同一个引擎里就变了意思，那就是 vLLM 启动日志里的 tokens。
-# 例如某个混合模型的日志写着 290,864 个 token，又写着 33.04 个 32,768 token 的请求，两个数对不上，因为 33.04 × 32,768 约为 108 万。
+# 例如某个混合模型（只有一部分层缓存每个 token）的日志写着 290,864 个 token，又写着 33.04 个 32,768 token 的请求，两个数对不上，因为 33.04 × 32,768 约为 108 万。
 # `tokens_printed` 会算出这一行，v0.20 及以前的算法和之后的算法都有。
 
-# %% key="printed"
+# %% key="printed" lang="en"
 from minikv.plan import CacheSpec
 from minikv.plan.logs.vllm_pool import vllm_pool
 
 hybrid = vllm_pool(CacheSpec.from_config("Qwen3.5-27B", layout="vllm"))
 blocks = hybrid.blocks_that_print(290_864)[1]
-requests = hybrid.concurrency(blocks, 32_768)
-for rule in ("old", "new"):
+requests, rows = f"{hybrid.concurrency(blocks, 32_768):.2f}", []
+for rule, version in (("old", "up to v0.20"), ("new", "from v0.21 on")):
     tokens = hybrid.tokens_printed(blocks, rule, max_model_len=32_768)
-    print(t("printed_line", rule=t(rule), tokens=tokens, blocks=blocks, requests=requests))
+    rows.append((version, tokens, blocks, requests))
+head = ["vLLM", "tokens in the log", "blocks", "requests of 32,768 tokens"]
+Table(head, rows, right=head[1:])
+
+# %% key="printed" lang="zh"
+from minikv.plan import CacheSpec
+from minikv.plan.logs.vllm_pool import vllm_pool
+
+hybrid = vllm_pool(CacheSpec.from_config("Qwen3.5-27B", layout="vllm"))
+blocks = hybrid.blocks_that_print(290_864)[1]
+requests, rows = f"{hybrid.concurrency(blocks, 32_768):.2f}", []
+for rule, version in (("old", "v0.20 及以前"), ("new", "v0.21 起")):
+    tokens = hybrid.tokens_printed(blocks, rule, max_model_len=32_768)
+    rows.append((version, tokens, blocks, requests))
+head = ["vLLM", "日志里的 token 数", "块数", "32,768 个 token 的请求数"]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="words" lang="en"
-# The pool is the same and so are the requests, but the log names 3.7 times the tokens.
-# `minikv check-log server.log` does this for a log of your own.
+# The pool is the same and so are the requests, but the newer log names 3.7 times as many tokens.
+# `minikv check-log server.log` checks a log of your own in this way.
 #
 # ## Where you come from
 #
-# Five tables follow, one for each engine. On the left is what you want to say, in the middle the engine's word or flag, on the right our call. Flags move between versions, so search for the word if yours is not there.
-# Where you can give a number of bytes or of tokens, do: it means the same everywhere.
+# Five tables follow, one for each engine. On the left is what you want to do, in the middle the engine's word or flag, on the right our call. Flags change between versions, so search for the word if your version has another flag.
+# Give a number of bytes or of tokens wherever you can, because that means the same everywhere.
 #
 # ### vLLM
 #
@@ -323,7 +388,7 @@ for rule in ("old", "new"):
 # | windows kept in full | `--swa-full` | never; a layer with a window keeps the window ([lesson 02b](02b_layers_that_differ.ipynb)) |
 # | several GPUs | `-sm layer`, `-ts` | `LLM(tp=...)` splits heads, not layers |
 #
-# llama.cpp has slots in place of blocks, much like the linear cache of [lesson 06](06_the_linear_cache.ipynb), in which a sequence has its row. (With `--kv-unified` the slots share one buffer.)
+# llama.cpp has slots instead of blocks, much like the linear cache of [lesson 06](06_the_linear_cache.ipynb), where each sequence has a row. (With `--kv-unified` the slots share one buffer.)
 #
 # ### transformers
 #
@@ -340,13 +405,13 @@ for rule in ("old", "new"):
 # | greedy, or drawn | `do_sample` | `SamplingParams(temperature=0)`, or above |
 # | drafts from the prompt | `prompt_lookup_num_tokens` | `LLM(prompt_lookup=4)` |
 # | tokens forgotten | a cache class of your own, kvpress | `install_kv_eviction(model, ...)` ([lesson 15](15_eviction_on_mla.ipynb)) |
-# | what a call has kept | - | `retention_report(...)` ([lesson 16](16_where_did_6gb_go.ipynb)) |
+# | which memory a call has kept | none | `retention_report(...)` ([lesson 16](16_where_did_6gb_go.ipynb)) |
 #
 # ### Not NVIDIA
 #
-# The formulas do not depend on the maker of a card: give `plan_memory(..., gpu_bytes=...)` the memory that you have. PyTorch for AMD's ROCm keeps the names `torch.cuda.*`, and with them the words of [lesson 07](07_allocate_once.ipynb) and [lesson 08](08_allocate_kv_cache.ipynb). On Apple's and Intel's devices torch has other allocators, and what lesson 08 measures is not measured there, so give `kv_bytes`. We have tried none of these devices.
-# %% [markdown] key="words" lang="zh" src="43039da3"
-# 块池相同，请求数也相同，日志里的 token 数却是 3.7 倍。
+# The formulas do not depend on the maker of a card. Give `plan_memory(..., gpu_bytes=...)` the memory that your card has. PyTorch for AMD's ROCm keeps the names `torch.cuda.*`, and with them the words of [lesson 07](07_allocate_once.ipynb) and [lesson 08](08_allocate_kv_cache.ipynb). On Apple's and Intel's devices torch has other allocators, and what lesson 08 measures is not measured there, so give `kv_bytes`. We have tried none of these devices.
+# %% [markdown] key="words" lang="zh" src="d4d13c9a"
+# 块池相同，请求数也相同，新版日志里的 token 数却是旧版的 3.7 倍。
 # 要核对你自己的日志，用 `minikv check-log server.log`。
 #
 # ## 你从哪个引擎来
@@ -437,7 +502,7 @@ for rule in ("old", "new"):
 # | 贪心还是采样 | `do_sample` | `SamplingParams(temperature=0)`，或大于 0 |
 # | 从提示词里取草稿 | `prompt_lookup_num_tokens` | `LLM(prompt_lookup=4)` |
 # | 淘汰 token | 自己写缓存类，或用 kvpress | `install_kv_eviction(model, ...)`（[第 15 课](15_eviction_on_mla.ipynb)） |
-# | 一次调用留下了什么 | - | `retention_report(...)`（[第 16 课](16_where_did_6gb_go.ipynb)） |
+# | 一次调用占住了哪些显存 | 没有 | `retention_report(...)`（[第 16 课](16_where_did_6gb_go.ipynb)） |
 #
 # ### NVIDIA 之外的硬件
 #
@@ -446,18 +511,18 @@ for rule in ("old", "new"):
 # %% [markdown] key="explain_text" lang="en"
 # ## Recap
 #
-# The fraction is a share of four different things: all memory for all processes (minikv), all memory for one process (vLLM), what was free before loading (SGLang), what is free in the end (TensorRT-LLM).
+# The fraction is a share of four different things: all memory for all processes (minikv), all memory for one process (vLLM), the memory that is free before loading (SGLang), the memory that is free after loading (TensorRT-LLM).
 # On a card of 80 GB with 6 GB outside, 20 GB of weights and 4 GB of activations, 0.9 gives pools of 42, 48, 46.6 and 45 GB.
-# Only vLLM's word gives two engines on one card the same.
-# A number of bytes or tokens means the same in every engine, so move that, and not the fraction.
+# Only vLLM's fraction gives two engines on one card the same pool.
+# A number of bytes or tokens means the same in every engine, so carry that over, and not the fraction.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="explain_text" lang="zh" src="a621ee7d"
+# %% [markdown] key="explain_text" lang="zh" src="48edd3e0"
 # ## 本课小结
 #
-# 同一个“比例”在四家占的东西不同：minikv 占全部显存、所有进程合计，vLLM 占全部显存、只管本进程，SGLang 占加载前的空闲显存，TensorRT-LLM 占最后还空闲的显存。
+# 同一个“比例”在四家占的东西不同：minikv 占全部显存、所有进程合计，vLLM 占全部显存、只管本进程，SGLang 占加载前的空闲显存，TensorRT-LLM 占加载之后还空闲的显存。
 # 例如 80 GB 的卡，外部占 6 GB，权重 20 GB，激活 4 GB，那么 0.9 给出的块池分别是 42、48、46.6 和 45 GB。
 # 一张卡上放两个引擎时，只有 vLLM 的比例对两边意思一样。
 # 字节数和 token 数在哪个引擎里意思都一样，所以换引擎时带过去的应该是它们，而不是比例。
@@ -479,27 +544,27 @@ explain("which_is_safe")
 #
 # | symptom | the command that decides |
 # |---|---|
-# | it starts, and dies in the first long prompt | `startup.left_bytes(pool_bytes(engine, startup, fraction))`: negative means that it had to |
-# | it does not start beside another process | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
-# | the log says other tokens than the plan | `minikv check-log server.log` |
-# %% [markdown] key="stuck" lang="zh" src="b495fb83"
+# | the engine starts, and crashes at the first long prompt | `startup.left_bytes(pool_bytes(engine, startup, fraction))`: a negative number means that the largest forward does not fit |
+# | it does not start while another process is on the card | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
+# | the number of tokens in the log is not that of the plan | `minikv check-log server.log` |
+# %% [markdown] key="stuck" lang="zh" src="2f3d203b"
 # ## 卡住了怎么办
 #
 # [运行手册](repo:docs/runbook.zh.md)列了服务器的各种毛病：用哪条命令、怎么读、改什么、看哪一课。
 #
 # | 现象 | 用哪条命令判断 |
 # |---|---|
-# | 能启动，遇到第一个长提示词就崩溃 | `startup.left_bytes(pool_bytes(engine, startup, fraction))`：为负，就必然如此 |
+# | 能启动，遇到第一个长提示词就崩溃 | `startup.left_bytes(pool_bytes(engine, startup, fraction))`：为负，说明最大的一次前向计算放不下 |
 # | 旁边有别的进程时启动不了 | `fraction_for(engine, Startup.of(budget, others_bytes=...), wanted)` |
 # | 日志里的 token 数和规划不符 | `minikv check-log server.log` |
 
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - In March 2024 a user could not start a Mistral-7B: the program's error said to increase `--mem-fraction-static`, the manual said to decrease it ([SGLang #322](https://github.com/sgl-project/sglang/issues/322)). Eight months later another user tried both ([#1869](https://github.com/sgl-project/sglang/issues/1869)): with a larger value a Gemma2-9B ran out of memory, with a smaller one the number of tokens was negative, and in vLLM the same model started on the same card with 0.95. "Where they part" shows why.
-# - In 2026 a collection of recipes that gives vLLM 0.95 found that SGLang fails with it ([llm-d #1840](https://github.com/llm-d/llm-d/pull/1840)).
-# - The 290,864 tokens and 33.04 requests are from [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691); "The log's own word" computes both.
-# %% [markdown] key="wild" lang="zh" src="52270ae8"
+# - In March 2024 a user could not start a Mistral-7B: the error message said to increase `--mem-fraction-static`, and the manual said to decrease it ([SGLang #322](https://github.com/sgl-project/sglang/issues/322)). Eight months later another user tried both ([#1869](https://github.com/sgl-project/sglang/issues/1869)): with a larger value a Gemma2-9B ran out of memory, with a smaller one the number of tokens was negative, and in vLLM the same model started on the same card with 0.95. "Where the pools differ" shows why.
+# - In 2026 a collection of recipes used 0.95 for vLLM and found that SGLang runs out of memory with it ([llm-d #1840](https://github.com/llm-d/llm-d/pull/1840)).
+# - The 290,864 tokens and 33.04 requests are from [vLLM #40691](https://github.com/vllm-project/vllm/issues/40691); "The tokens in vLLM's log" computes both.
+# %% [markdown] key="wild" lang="zh" src="300f071c"
 # ## 实战现场
 #
 # - 2024 年 3 月，一位用户启动不了 Mistral-7B：程序报错说要调大 `--mem-fraction-static`，文档却说要调小（[SGLang #322](https://github.com/sgl-project/sglang/issues/322)）。八个月后，另一位用户两头都试了（[#1869](https://github.com/sgl-project/sglang/issues/1869)）：调大，Gemma2-9B 显存不足；调小，token 数成了负数；而同一张卡上，vLLM 设 0.95 就能加载这个模型。原因见“差别显现的时候”一节。
