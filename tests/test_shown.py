@@ -228,6 +228,7 @@ MAKERS = {
     "Fewest": a_fewest,
     "Calibration": a_calibration,
     "LogitError": lambda: LogitError(120, 0.5, 0.125, 2.25, 0.0625, 0.99),
+    "Task": lambda: small_task(4),
     "Run": lambda: serve(small_task(4), Plan()),
     "Floor": lambda: Floor(0.5, 12, 3456, 3999, 77, 41, 0.125, 2.5, 0.75),
     "MemoryStats": lambda: MemoryStats.read("cpu"),
@@ -290,7 +291,6 @@ def a_trace_of_eviction():
 
 # What is no report, and would be an address or many screens otherwise.
 LINES = {
-    "Task": lambda: small_task(4),
     "Loaded": lambda: replace(load("tiny-gqa"), name=HOSTILE),
     "Trace": lambda: Trace(HOSTILE, (TraceRequest(0.5, 700, 9),) * 1000),
     "Fleet": lambda: Fleet.plan("Llama-3.1-8B", "H200", replicas=2),

@@ -18,9 +18,12 @@ class Finding:
     key: str
     values: dict[str, Any]
 
+    def text(self, lang: str) -> str:
+        return text(f"machine.{self.key}", lang, **self.values)
+
     def line(self, lang: str) -> str:
         mark = {"ok": "ok  ", "note": "note", "missing": "MISS"}[self.state]
-        return f"[{mark}] {text(f'machine.{self.key}', lang, **self.values)}"
+        return f"[{mark}] {self.text(lang)}"
 
     def as_dict(self, lang: str) -> dict[str, Any]:
-        return asdict(self) | {"text": text(f"machine.{self.key}", lang, **self.values)}
+        return asdict(self) | {"text": self.text(lang)}

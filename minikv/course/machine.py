@@ -10,6 +10,8 @@ from packaging.version import Version
 
 from minikv.course.finding import Finding
 from minikv.course.packages import installed, package_findings
+from minikv.i18n import pick_language
+from minikv.shown import Shown
 from minikv.units import format_bytes
 
 
@@ -22,6 +24,12 @@ def examine() -> list[Finding]:
         packages[0] = Finding("torch", "missing", "broken", broken)
     gpu = _gpu(torch)
     return [_python(), *packages, _memory(), gpu, *_nvml(gpu), _kernels(gpu), _widgets()]
+
+
+def examined(lang: str = "en") -> Shown:
+    """The same as a table: a state and a sentence a row."""
+    lang = pick_language(lang)
+    return Shown("", rows=[(finding.state, finding.text(lang)) for finding in examine()])
 
 
 def _import_torch() -> tuple[Any, str | None]:

@@ -27,7 +27,8 @@ PHOTO_SIZE = {"default_width": "820px", "default_height": "420px"}  # where the 
 def show(view: Any, text: str | None = None, caption: str | None = None) -> None:
     """Display ``view`` with ``text`` as its plain form and ``caption`` (Markdown) below it.
 
-    view   one of our widgets, any ipywidget, a chart, a plotly figure, or an object with ``_repr_mimebundle_()``.
+    view   one of our widgets, any ipywidget, a chart, a plotly figure, or an object with ``_repr_mimebundle_()`` or
+           ``_repr_html_()``, as a report or a ``Table``.
            It may offer ``text() -> str``, ``photo_png() -> bytes`` and ``photo_html() -> str``.
     text   deterministic; by default ``view.text()``.
 
@@ -79,6 +80,8 @@ def _bundle(view: Any, *, in_colab: bool) -> tuple[dict, dict]:
         bundle = view._repr_mimebundle_()
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         return dict(data or {}), dict(metadata or {})
+    if hasattr(view, "_repr_html_"):
+        return {"text/html": view._repr_html_()}, {}
     # ipywidgets 7, which Colab has, displays itself instead of returning a bundle.
     return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": view.model_id}}, {}
 

@@ -110,14 +110,14 @@ answer.close()  # 结束请求，它的块重新空闲
 # 你看到的内容与这里保存的会有出入。
 
 # %% key="examine" tags="hardware" lang="en"
-from minikv.course.machine import examine
+from minikv.course.machine import examined
 
-print(*(finding.line("en") for finding in examine()), sep="\n")
+examined("en")
 
 # %% key="examine" tags="hardware" lang="zh"
-from minikv.course.machine import examine
+from minikv.course.machine import examined
 
-print(*(finding.line("zh") for finding in examine()), sep="\n")
+examined("zh")
 
 # %% [markdown] key="no_gpu" lang="en"
 # You don't need a GPU.

@@ -20,7 +20,7 @@ from minikv.course.capstone.entries import Entry, entries_as_json, parse_entries
 from minikv.course.kept_file import KeptFile, kept_path
 from minikv.errors import ArgumentError, user_path
 from minikv.i18n import pick_language, text
-from minikv.shown import columns
+from minikv.shown import Shown
 from minikv.units import format_bytes
 
 if TYPE_CHECKING:  # both import torch
@@ -113,23 +113,26 @@ class Leaderboard:
         return Standing(entry, ranked.index(entry) + 1, len(ranked), aside)
 
     def table(self, lang: str = "en", task: "Task | None" = None, most: int = 20) -> str:
-        """The first ``most`` runs of ``task`` (None: of all), as text. Raises what ``entries`` raises."""
+        """The same as ``shown``, as text."""
+        return self.shown(lang, task, most).text()
+
+    def shown(self, lang: str = "en", task: "Task | None" = None, most: int = 20) -> Shown:
+        """The first ``most`` runs of ``task`` (None: of all). Raises what ``entries`` raises."""
         lang = pick_language(lang)
         entries = self.entries(task)
         if not entries:
-            return text("capstone.board_empty", lang)
+            return Shown("", lines=[text("capstone.board_empty", lang)])
         names = ("score", "seconds", "quality", "held", "preemptions", "task", "plan")
-        rows = [["", *(text(f"capstone.board_{name}", lang) for name in names)]]
+        head, rows, lines = ["", *(text(f"capstone.board_{name}", lang) for name in names)], [], []
         for place, entry in enumerate(entries[:most], 1):
             figures = (f"{entry.score:.1f}", f"{entry.seconds:.4f}", f"{entry.quality:.1%}")
             memory = (format_bytes(entry.held_bytes), f"{entry.preemptions}")
             rows.append([f"{place}", *figures, *memory, entry.task, entry.described])
-        lines = [columns(rows, right=(0, 1, 2, 3, 4, 5))]
         if len(entries) > most:
             lines.append(text("capstone.board_more", lang, count=len(entries) - most))
         if self.path is None:
             lines.append(text("capstone.board_off", lang, variable=VARIABLE))
-        return "\n".join(lines)
+        return Shown("", head, rows, range(6), lines)
 
 
 def entry_of(run: "Run") -> Entry:

@@ -11,7 +11,7 @@ from minikv.engine.sampling_params import SamplingParams
 from minikv.errors import ArgumentError, check_count
 from minikv.plan import CacheSpec
 from minikv.plan.roofline import Roof
-from minikv.shown import one_line
+from minikv.shown import Shown, html_of, one_line, text_of
 from minikv.simulate.assumptions import Assumptions
 from minikv.simulate.step_time import StepTime
 from minikv.units import format_bytes
@@ -126,6 +126,15 @@ class Task:
         from minikv.course.capstone.words import explain_task  # the sentences are needed only here
 
         return explain_task(self, lang)
+
+    def shown(self, lang: str = "en") -> Shown:
+        """The same as a table."""
+        from minikv.course.capstone.words import show_task
+
+        return show_task(self, lang)
+
+    text = text_of
+    _repr_html_ = html_of
 
 
 def _check_request(place: int, request: TaskRequest, before: float) -> None:

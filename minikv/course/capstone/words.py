@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from minikv.course.capstone.bound import Floor, new_prompt_tokens
 from minikv.course.capstone.plan import MOST_DRAFTS
 from minikv.i18n import pick_language, text
+from minikv.shown import Shown
 from minikv.units import exact_bytes
 
 if TYPE_CHECKING:
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 def explain_task(task: "Task", lang: str) -> str:
     """The requests, the budget, the bar and the clock: a line each."""
     lang = pick_language(lang)
+    return "\n".join([*_task_lines(task, lang), *_assumptions(task, lang)])
+
+
+def show_task(task: "Task", lang: str) -> Shown:
+    """The same lines, what stands before the colon of each as the name of a row."""
+    lang = pick_language(lang)
+    parts = (line.partition(text("diagrams.colon", lang)) for line in _task_lines(task, lang))
+    (title, _, load), *rest = parts
+    rows = [(_say("task_rows_load", lang), load), *((name, said) for name, _, said in rest)]
+    return Shown(title, rows=rows, notes=_assumptions(task, lang))
+
+
+def _task_lines(task: "Task", lang: str) -> list[str]:
     requests, spec = task.requests, task.spec()
     prompts = [len(request.tokens) for request in requests]
     outputs = [request.max_tokens for request in requests]
@@ -24,7 +38,7 @@ def explain_task(task: "Task", lang: str) -> str:
     # Given prompts have no groups: each is a group of its own.
     shared = sum(count > 1 for count in groups.values())
     arrivals = [request.arrival_s for request in requests]
-    lines = [
+    return [
         _say(
             "task_load" if shared else "task_load_apart",
             lang,
@@ -66,9 +80,7 @@ def explain_task(task: "Task", lang: str) -> str:
         else _say("task_nothing_asked", lang),
         _say("task_clock", lang),
         _machine(task, lang),
-        *_assumptions(task, lang),
     ]
-    return "\n".join(lines)
 
 
 def explain_run(run: "Run", lang: str) -> str:
