@@ -440,7 +440,7 @@ parts = {
 show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weights", "k")))
 
 # %% [markdown] key="ways_read" lang="en"
-# **The missing seven eighths were copies.** In this plan the factor stays below 8, because each rank pays for attention's whole weights out of its pool: in the chart, the first bar of each pair has fewer weights. For DeepSeek-V3 the pool of a GPU shrinks from 74.4 to 65.9 GiB, to 0.885 of what it was, and 8 · 0.885 = 7.08. vLLM's 156.9 / 20.43 = 7.7 at the beginning is 8 · 0.96: there, each GPU had 96 % of the room left. The larger the GPU, the less the weights matter, and the closer the factor comes to 8.
+# **The missing seven eighths were copies.** In this plan the factor stays below 8, because each rank takes the room for attention's whole weights out of its pool. In the chart, the first bar of each pair has fewer weights. For DeepSeek-V3 the pool of a GPU shrinks from 74.4 to 65.9 GiB, to 0.885 of what it was, and 8 · 0.885 = 7.08. vLLM's 156.9 / 20.43 = 7.7 at the beginning is 8 · 0.96: there, each GPU had 96 % of the room left. The larger the GPU, the less the weights matter, and the closer the factor comes to 8.
 #
 # Here is the comparison in one formula, for two models. With tensor parallelism all ranks hold the same requests, with data parallelism each holds its own:
 #
@@ -462,7 +462,7 @@ show(bars(list(ways), parts, x="一块 GPU（GiB）", stacked=True, looks=("weig
 # Look at the last column of the table above, too. A single request has *less* room than before, because it still lies on one GPU. Data-parallel attention holds more requests, not longer ones.
 #
 # (This is an ideal plan: engines copy more than attention. It doesn't show the cost in speed either. A step has to bring each token to the rank of its experts and back, all ranks run their steps together, and a rank with long requests is full while others have room. You share out such requests in exercise 12.3.)
-# %% [markdown] key="ways_read" lang="zh" src="ad7ff83f"
+# %% [markdown] key="ways_read" lang="zh" src="5acee4b7"
 # **少掉的八分之七，都是复制品**。在这份计划里，倍数不到 8，因为每个 rank 都要从块池里拿出一部分放注意力的完整权重（图中每一对的第一条，权重较少）。以 DeepSeek-V3 为例，一块 GPU 的块池从 74.4 GiB 减到 65.9 GiB，是原来的 0.885，而 8 · 0.885 = 7.08。开头 vLLM 的 156.9 / 20.43 = 7.7 就是 8 · 0.96，也就是每块 GPU 还剩 96% 的空间。GPU 的显存越大，权重的影响越小，倍数就越接近 8。
 #
 # 用一个公式比较两个模型。张量并行时，所有 rank 存同样的请求；数据并行时，各存各的：
@@ -625,11 +625,11 @@ rates = [max(copy_out(piece) for _ in range(9)) for piece in sizes.values()]
 show(bars([f"每次搬 {name}" for name in sizes], {"共 32 MiB": rates}, x="GB/s", looks=("host",)))
 
 # %% [markdown] key="pieces_read" lang="en"
-# Pieces of 1 MiB are no slower than one of 32 MiB. For smaller ones the fixed work of each copy counts, and pieces of 1 KiB are many times slower.
+# Pieces of 1 MiB are about as fast as one of 32 MiB, or faster. For smaller ones the fixed work of each copy counts, and pieces of 1 KiB are many times slower.
 # This is why `minikv.cache.offload.HostPool` moves whole blocks, with all layers of a group in one piece, and why an engine measures the rate of *these* copies.
 # Here are the rates of a small model on this machine, the speed of its prefill, and what follows from them. The last line says how fast a prefill would have to be to take as long as the swap, whatever the number of tokens:
-# %% [markdown] key="pieces_read" lang="zh" src="a9330c5d"
-# 每次搬 1 MiB，并不比一次搬完 32 MiB 慢；再小，每次复制的固定开销就显出来了，每次只搬 1 KiB 要慢很多倍。所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
+# %% [markdown] key="pieces_read" lang="zh" src="f626541a"
+# 每次搬 1 MiB，与一次搬完 32 MiB 差不多快，有时还更快；再小，每次复制的固定开销就显出来了，每次只搬 1 KiB 要慢很多倍。所以 `minikv.cache.offload.HostPool` 按整块搬，同一组的所有层合成一片；引擎要测的，也是**这样**搬能达到的速度。
 # 下面是一个小模型在这台机器上的传输速度、它的预填充速度，以及由此得出的结论。最后一行是预填充要多快，才与换出换入一样快，它与 token 数无关：
 
 # %% key="rates" tags="timing" lang="en"

@@ -249,7 +249,7 @@ ways = {"8,192 tokens reserved for each": 8_192, "blocks for the 1,000 tokens th
 Table(["", "sequences that fit"], [(way, budget.max_batch(tokens)) for way, tokens in ways.items()])
 
 # %% key="blocks" lang="zh"
-ways = {"每条预留 8,192 个 token": 8_192, "只分给每条实有的 1,000 个 token": 1_000}
+ways = {"每条预留 8,192 个 token": 8_192, "按块分配每条实有的 1,000 个 token": 1_000}
 Table(["", "放得下的序列"], [(way, budget.max_batch(tokens)) for way, tokens in ways.items()])
 
 # %% [markdown] key="blocks_read" lang="en"
@@ -285,14 +285,14 @@ for block_size in (1, 16, 64, 256):
     manager.commit("first")
     hit = manager.match([*range(500), *range(2_000, 2_100)]).num_tokens
     rows.append((block_size, sized.max_batch(1_000), hit, -(-131_072 // block_size)))
-Table(["块大小", "1,000 个 token 的序列放几条", "500 个公共 token 命中几个", "131,072 个 token 的块表几项"], rows)
+Table(["块大小", "放得下的序列（各 1,000 个 token）", "500 个公共 token 中命中的", "131,072 个 token 的块表项数"], rows)
 
 # %% [markdown] key="size_read" lang="en"
 # Small blocks waste less and find more of a prefix, while large blocks have short tables. Between 16 and 64 neither loss is large ([lesson 09](09_pages_and_blocks.ipynb)).
 #
 # ### 11. What does a prefix hit save: memory or time?
 # %% [markdown] key="size_read" lang="zh" src="a94d0d3c"
-# 块小，浪费少，前缀也命中得多；块大，块表短。16 到 64 之间，两方面的损失都不大（[第 09 课](09_pages_and_blocks.ipynb)）。
+# 块小，浪费少，前缀也命中得多，例如块大小为 256 时，500 个公共 token 只命中 256 个。块大，块表短。16 到 64 之间，两方面的损失都不大（[第 09 课](09_pages_and_blocks.ipynb)）。
 #
 # ### 11. 前缀命中省的是显存还是时间？
 
@@ -423,7 +423,7 @@ Table(head, rows, right=head[3:])
 # %% [markdown] key="eviction_read" lang="en"
 # It pays when the cache is most of what a step reads, for example with long texts or many sequences. At batch 1 and 4K tokens there is hardly anything to gain, and quality to lose. (The last figure counts bytes alone, so it is an upper bound: [lesson 14](14_what_to_forget.ipynb).)
 # %% [markdown] key="eviction_read" lang="zh" src="eace9745"
-# 一步读的字节里缓存占大头时才值得，也就是文本长，或者序列多。batch 为 1、长 4K 时得不到什么好处，却会损失质量。（最后一个数只算字节，所以是上限，见[第 14 课](14_what_to_forget.ipynb)。）
+# 一步读的字节里缓存占大头时才值得，例如文本很长，或者序列很多。batch 为 1、长 4K 时得不到什么好处，却会损失质量。（最后一个数只算字节，所以是上限，见[第 14 课](14_what_to_forget.ipynb)。）
 
 # %% [markdown] key="explain_text" lang="en"
 # ## Check yourself
