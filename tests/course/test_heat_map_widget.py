@@ -7,9 +7,8 @@ import pytest
 
 from minikv.course.widgets.heat_map import MAX_TOKENS, HeatMapWidget, budget_of
 from minikv.errors import ArgumentError, MiniKVError
-from minikv.eviction.policies.echo import Echo
 from minikv.eviction.policies.literature import POLICIES
-from minikv.eviction.policies.policy import Policy
+from minikv.eviction.policies.policy import Needs, Policy
 from minikv.i18n import LANGUAGES
 from minikv.models import load, recall_documents
 from minikv.models.recall import WORDS
@@ -43,7 +42,7 @@ def test_what_is_drawn_is_what_the_model_kept(widget):
 
 def test_every_policy_of_the_package_is_offered_and_a_learners_own_is_taken(model, widget):
     assert options(widget, "policy") == [
-        name for name, kind in POLICIES.items() if not issubclass(kind, Echo)
+        name for name, kind in POLICIES.items() if not kind.needs & Needs.QUERIES
     ]
 
     @dataclass(frozen=True)

@@ -261,7 +261,7 @@ def _policies(policies: "Mapping[str, str | Policy] | None") -> "dict[str, str |
     from minikv.eviction import POLICIES, Needs
 
     # A trace does not see the queries that an echo turns.
-    return {name: name for name, kind in POLICIES.items() if Needs.ECHO not in kind.needs}
+    return {name: name for name, kind in POLICIES.items() if not kind.needs & Needs.QUERIES}
 
 
 def _one_of(what: str, value: Any, known: Any) -> None:

@@ -205,7 +205,7 @@ def _switches(model: Any, policy: Policy) -> bool:
         return True
     if own in NAMES.values():
         raise ArgumentError("eviction_shared_config", kind=kind)
-    if policy.needs & (Needs.PROBS | Needs.WINDOW | Needs.ECHO | Needs.EXPECTED):
+    if policy.needs & (Needs.PROBS | Needs.WINDOW | Needs.QUERIES):
         raise ArgumentError("eviction_no_probs", policy=type(policy).__name__, name=own)
     return False
 

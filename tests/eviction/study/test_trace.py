@@ -17,7 +17,7 @@ from tests.longer import every_value
 
 DOCUMENT = recall_documents(1, seed=3, facts=5, context=30, queries=3, span=11)[0]
 TOKENS = DOCUMENT.tokens
-TRACED = [name for name, kind in POLICIES.items() if not kind.needs & (Needs.ECHO | Needs.EXPECTED)]
+TRACED = [name for name, kind in POLICIES.items() if not kind.needs & Needs.QUERIES]
 MODELS = ("tiny-gqa", "tiny-mla")
 KEPT = dict(budget=6, n_sink=3, n_recent=5, prompt=20)
 
