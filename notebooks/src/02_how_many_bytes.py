@@ -190,8 +190,8 @@ from minikv.course.diagrams import attention_heads, token_boxes
 show(token_boxes({"Llama-3.1-8B": "Llama-3.1-8B"}, lang="zh"))
 
 # %% [markdown] key="by_hand" lang="en"
-# Each row of the picture is a factor of the formula. Here is the product by hand, and the same from the package:
-# %% [markdown] key="by_hand" lang="zh" src="6d38ccc1"
+# Each line below the picture is a factor of the formula. Here is the product by hand, and the same from the package:
+# %% [markdown] key="by_hand" lang="zh" src="2dd39a4b"
 # 图下的每一行对应公式里的一个因子。同样的乘积，手算一遍，再让程序包算一遍：
 
 # %% key="one_call" lang="en"
