@@ -80,14 +80,14 @@ check("16.2", grown_bytes)
 # ## 16.3 Which names hold it?
 #
 # `namespace` is a dict of names, like the one behind your notebook.
-# `target` is a tensor whose memory will not go away.
-# Return the names that keep it: those from which a tensor on the target's storage can be reached.
+# `target` is a tensor that keeps its memory although you want to free it.
+# Return the names that hold it, that is, the names from which a tensor on the target's storage can be reached.
 #
 # A value may be a tensor, a number, a text, or a `dict`, `list` or `tuple` of such values, nested as deep as you like.
 # A view keeps the memory, a copy does not.
 #
 # A counterexample shows the tensors as words: `"same"` is the target, `"head"` and `"tail"` are views of it, `"copy"` and `"other"` lie elsewhere.
-# %% [markdown] key="holders_task" lang="zh" src="55952ed0"
+# %% [markdown] key="holders_task" lang="zh" src="496c25e5"
 # ## 16.3 哪些名字占着它？
 #
 # `namespace` 是名字到对象的 dict，你的 notebook 背后就有这样一个。
