@@ -133,12 +133,12 @@ check("17.2", ttft_percentiles)
 #
 # Return the number of the replica that gets the request:
 #
-# 1. Leave out every replica whose load is more than `bound` times the mean load plus `prompt`.
+# 1. Leave out every replica with a load of more than `bound` times the mean load plus `prompt`.
 # 2. Of the others, take the replica that has most of the prompt.
 # 3. If several have equally much, take the one with the smallest load; if these are equal too, the one with the lowest number.
 #
 # The check asks about single moments of such a fleet. The cell below the check sends whole traces through the fleet and compares your router with two others. It should find more than round-robin, and its requests should wait less than with the least-loaded rule.
-# %% [markdown] key="choose_task" lang="zh" src="73942128"
+# %% [markdown] key="choose_task" lang="zh" src="cfa0263e"
 # ## 17.3 路由器
 #
 # 来了一个请求，提示词有 `prompt` 个块。对副本 `r`，你知道：
