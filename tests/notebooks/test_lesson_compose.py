@@ -9,7 +9,7 @@ import pytest
 from tools.notebooks.compose import compose, to_text
 from tools.notebooks.course import Target, open_course
 from tools.notebooks.source import SourceError
-from tools.project import read_project
+from tools.project import ROOT, read_project
 
 
 def composed(root, kind, lang, stem="01_second"):
@@ -71,6 +71,20 @@ def test_header_says_where_the_reader_is(sample):
     assert "solutions" not in text  # a lesson does not lead to them
     without = by_id(composed(sample, "lesson", "en", "00_first"))["minikv-header"].source
     assert "· about 5 minutes\n" in without
+
+
+def test_a_chinese_header_says_what_to_do_where_colab_cannot_be_reached(sample):
+    for kind, link in (("lesson", "00_first.ipynb"), ("exercise", "../../notebooks/zh/00_first.ipynb")):
+        text = by_id(composed(sample, kind, "zh"))["minikv-header"].source
+        [row] = [line for line in text.splitlines() if line.startswith("| 打不开 Colab？ |")]
+        assert f"[第 00 课]({link})" in row
+        assert "打不开" not in by_id(composed(sample, kind, "en"))["minikv-header"].source
+
+
+def test_the_section_that_a_chinese_header_names_is_in_lesson_00():
+    lesson = (ROOT / "notebooks/src/00_start_here.py").read_text(encoding="utf-8")
+    assert "# ## 卡住了怎么办" in lesson
+    assert "| 打不开 Colab 或 GitHub |" in lesson
 
 
 def test_the_header_loads_nothing_from_outside(sample):

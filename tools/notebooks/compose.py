@@ -100,6 +100,10 @@ def header(course: Course, target: Target, meta: Meta) -> str:
     if meta.rooms:
         rows.append((words["rooms"], words["comma"].join(map(_room_link, meta.rooms))))
     rows.append((words["t4"], meta.t4[target.lang]))
+    if "no_colab" in words:  # where networks often do not reach Colab
+        start = course.lessons[0]
+        link = _link(target, Target("lesson", target.lang, start.stem))
+        rows.append((words["no_colab"], words["no_colab_way"].format(number=start.number, link=link)))
     if meta.paper:
         rows.append((words["paper"], meta.paper[target.lang]))
     lines = [

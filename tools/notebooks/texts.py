@@ -47,6 +47,8 @@ TEXTS = {
         "minutes": "约 {minutes} 分钟",
         "minutes_in_all": "约 {minutes} 分钟（含练习）",
         "rooms": "对应代码",
+        "no_colab": "打不开 Colab？",
+        "no_colab_way": "在自己的电脑上就能学完，办法见[第 {number} 课]({link})“卡住了怎么办”一节",
         "t4": "在免费的 Colab T4 上",
         "paper": "纸笔练习",
         "lesson": "课文",
