@@ -97,23 +97,28 @@ def find_rotary(model: Any, latent: bool) -> Rotary:
 def _turns(model: Any, rotary: Rotary, latent: bool) -> bool:
     """Whether the keys of a lone token at a position are its keys at position 0, turned to there."""
     at_zero, further = _keys(model, 0, latent), _keys(model, _PROBED, latent)
+    close = max(_CLOSE, 4 * torch.finfo(model.dtype).eps)  # bfloat16 rounds angles and products
     for key, moved in zip(at_zero, further, strict=True):
         places = torch.full((1, 1), _PROBED, device=key.device)
         try:
             turned = rotary.turn(key, places)
         except (RuntimeError, ValueError):  # more angles than dimensions; complex numbers (DeepSeek-V2)
             return False
-        if turned.shape != moved.shape or (turned - moved).abs().max() > _CLOSE * moved.abs().max():
+        if turned.shape != moved.shape or (turned - moved).abs().max() > close * moved.abs().max():
             return False
     return True
 
 
 def _keys(model: Any, position: int, latent: bool) -> list[Tensor]:
-    """[1, H, 1, D] float32 of each layer, for one token at ``position``."""
+    """[1, H, 1, D] float32 of each layer that evicts, for one token at ``position``."""
     from transformers import DynamicCache
+
+    from minikv.eviction.hf.cache import full_layers
 
     device = model.get_input_embeddings().weight.device
     ids = torch.ones(1, 1, dtype=torch.int64, device=device)
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    config = model.config.get_text_config(decoder=True)
+    cache = DynamicCache(config=config)
     model(input_ids=ids, position_ids=ids * position, past_key_values=cache, use_cache=True)
-    return [(layer.values if latent else layer.keys).float() for layer in cache.layers]
+    whole = zip(cache.layers, full_layers(config), strict=True)
+    return [(layer.values if latent else layer.keys).float() for layer, full in whole if full]

@@ -1,5 +1,7 @@
 """Echo: the numbers are what its docstring says, in every way that a text can be read, and they are worth it."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
@@ -7,6 +9,7 @@ from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 from minikv.engine import LLM, EvictionConfig
 from minikv.errors import ArgumentError
 from minikv.eviction import H2O, Echo, EchoLayers, Needs, Sampled, install_kv_eviction, trace_eviction
+from minikv.eviction.hf.cache import evicting_layers
 from minikv.eviction.hf.observe import Logits
 from minikv.eviction.hf.rotary import find_rotary
 from minikv.eviction.policies.echo import echo_stats, turned_on
@@ -310,6 +313,19 @@ def test_recall_while_a_text_goes_on(name):
     echo = recall(Echo())
     assert echo >= 0.6
     assert echo > recall(H2O()) + 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", ["llama", "gpt_oss", "gemma2", "gemma3_text", "deepseek_v3"])
+def test_it_runs_in_the_dtypes_that_people_have_and_beside_windows(model_type, dtype):
+    """Where layers with a window have other angles, only those that evict have to be turned."""
+    model = deepcopy(small(model_type)).to(dtype)
+    tokens = ids(2, 24, words=model.config.vocab_size)
+    with install_kv_eviction(model, policy=Echo(keys=9), budget=6, n_sink=1, n_recent=2) as eviction:
+        cache = eviction.new_cache()
+        model(tokens, past_key_values=cache)
+        kept = [layer.resident for layer in evicting_layers(cache)]
+    assert set(kept) == {9}
 
 
 def test_refusals():
