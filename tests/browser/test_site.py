@@ -229,7 +229,7 @@ def test_a_lesson_s_widgets_work_on_its_page(lang, origin, watched_page, screens
     page.on("request", lambda request: seen.append(request.url))
     # The recorded one has its states in the page.
     page.goto(f"{origin}/{lang}/lessons/{RECORDED}.html")
-    page.locator("figure.widget button.start").focus()
+    page.locator("figure.widget button.start").first.focus()
     page.keyboard.press("Enter")
     said = page.locator("figure.widget .minikv-motion [role=status]")
     said.wait_for()
