@@ -2,6 +2,7 @@
 
 from dataclasses import FrozenInstanceError, dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +50,17 @@ def test_a_score_for_every_token(name):
     assert score.shape == (2, 3, 20)
     assert score.dtype == torch.float32
     assert score.isfinite().all()
+
+
+@pytest.mark.parametrize("page", ["guide.md", "guide.zh.md"])
+def test_the_guide_has_a_row_for_each_name_and_says_which_run_on_blocks(page):
+    text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
+    rows = [line.strip("| ").split("|") for line in text.splitlines() if line.startswith("| `")]
+    on_blocks = {
+        cells[0].strip(" `"): cells[4].strip() in ("yes", "支持") for cells in rows if len(cells) == 5
+    }
+    refused = {name for name, kind in POLICIES.items() if kind.needs & Needs.QUERIES or name == "pyramidkv"}
+    assert on_blocks == {name: name not in refused for name in POLICIES}
 
 
 @pytest.mark.parametrize("name", POLICIES)
