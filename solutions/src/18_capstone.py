@@ -6,20 +6,20 @@
 # %% [markdown] key="room_task" lang="en"
 # ## 18.1 What the bytes hold
 #
-# A plan has `kv_bytes` for everything that belongs to the cache. Return two numbers: how many blocks fit, and how many sequences may run at once so that each can get as long as the longest, `longest` tokens in the cache.
+# A plan has `kv_bytes` for everything that belongs to the cache. Return two numbers: how many blocks fit, and how many sequences may run at once if each may grow to `longest` tokens in the cache.
 #
-# - `token` says what is stored of a token: `layers`, and in each `kv_heads` heads with a row of `head_dim` elements for K and one for V. An element takes `itemsize` bytes, and each row has a scale of `scale` bytes (0 where the dtype needs none).
-# - `keeps` is None, or says that the plan evicts. Then a sequence never holds more than `places` tokens. And each of the `seats` sequences that may run at once has a record from the beginning, used or not: for every place, in every head of every layer, a position of 8 bytes and `fields` numbers of 4 bytes, what the policy has summed up. The records lie in `kv_bytes` too.
+# - `token` says what is stored for each token: in each of `layers` layers there are `kv_heads` heads, with a row of `head_dim` elements for K and one for V. An element takes `itemsize` bytes, and each row has a scale of `scale` bytes (0 where the dtype needs none).
+# - `keeps` is None, or a dict if the plan evicts. Then a sequence never holds more than `places` tokens. And there is a record for each of the `seats` sequences that may run at once, from the beginning, used or not. For every place in every head of every layer, a record has a position of 8 bytes and `fields` numbers of 4 bytes, the policy's scores. The records count against `kv_bytes` too.
 # - A sequence takes whole blocks of `block_size` tokens, and there are never more sequences than `seats`.
 #
-# On paper first: tiny-gqa, 1,400,000 bytes, blocks of 16 tokens in int8, at most 12 sequences at once, 96 places, one field. How many blocks go for the records?
-# %% [markdown] key="room_task" lang="zh" src="439e826c"
+# On paper first: tiny-gqa, 1,400,000 bytes, blocks of 16 tokens in int8, at most 12 sequences at once, 96 places, one field. How many blocks do the records cost?
+# %% [markdown] key="room_task" lang="zh" src="b0371559"
 # ## 18.1 这些字节放得下什么
 #
 # 一个方案有 `kv_bytes` 字节，凡是属于缓存的都在里面。返回两个数：放得下多少块；同时运行多少条序列，才能让每条都长到 `longest` 个 token（都存在缓存里）。
 #
 # - `token` 说明一个 token 存些什么：`layers` 层，每层 `kv_heads` 个头，每个头 K 和 V 各一行 `head_dim` 个元素。一个元素 `itemsize` 字节，每一行带一个 `scale` 字节的缩放因子（dtype 不需要时为 0）。
-# - `keeps` 是 None，或者说明这个方案会淘汰。会淘汰的话，一条序列占的决不超过 `places` 个 token。同时，并发上限 `seats` 是几，从一开始就有几份记录，用没用到都一样：每一层、每个头、每个位置，一个 8 字节的 token 位置，再加 `fields` 个 4 字节的数，就是策略累计的得分。记录也放在 `kv_bytes` 里面。
+# - `keeps` 是 None；方案会淘汰时，则是一个字典。这时一条序列占的决不超过 `places` 个 token。同时，并发上限 `seats` 是几，从一开始就有几份记录，用没用到都一样。一份记录在每一层、每个头、每个位置上，存一个 8 字节的 token 位置，再加 `fields` 个 4 字节的数，也就是策略的得分。记录也算在 `kv_bytes` 里面。
 # - 序列占的是整块，每块 `block_size` 个 token；序列数决不超过 `seats`。
 #
 # 先在纸上算：tiny-gqa，1,400,000 字节，int8，每块 16 个 token，并发上限 12，96 个位置，一个字段。记录用掉了多少个块？
@@ -53,11 +53,11 @@ except NotImplementedError:
 
 # %% [markdown] key="room_why" lang="en"
 # ### BEGIN SOLUTION
-# With eviction a high limit of sequences isn't free: the default of 64 puts 64 records into the budget, though only about a dozen sequences ever run at once. In the package this is `Plan.num_blocks_for`, which asks the same function as the engine.
+# With eviction a high limit of sequences isn't free. The default of 64 takes 64 records out of the budget, though only about a dozen sequences ever run at once. In the package this is `Plan.num_blocks_for`, which calls the same function as the engine.
 # ### END SOLUTION
-# %% [markdown] key="room_why" lang="zh" src="8308a657"
+# %% [markdown] key="room_why" lang="zh" src="95c5cd14"
 # ### BEGIN SOLUTION
-# 方案会淘汰时，并发上限定高了是有代价的：默认的 64 要在预算里放 64 份记录，而真正同时运行的只有十来条序列。在本包里，这就是 `Plan.num_blocks_for`，它问的函数与引擎用的是同一个。
+# 方案会淘汰时，并发上限定高了是有代价的：默认的 64 要在预算里放 64 份记录，而真正同时运行的只有十来条序列。在本包里，这就是 `Plan.num_blocks_for`，它与引擎调用的是同一个函数。
 # ### END SOLUTION
 
 # %% [markdown] key="enter_task" lang="en"
@@ -65,18 +65,18 @@ except NotImplementedError:
 #
 # A sequence that has been admitted should never lose its blocks again. So every sequence is counted at the longest that it may get.
 #
-# `running` and `waiting` are sequences, in order; of each you know `stored`, the most tokens that it will ever have in the cache, and `blocks`, the numbers of the blocks that it has already. (Of one that waits: those that the prefix cache has found for it.) Two sequences may have the same block; then it is there once.
+# `running` and `waiting` are lists of sequences, in order. Of each sequence you know `stored`, the most tokens that it will ever have in the cache, and `blocks`, the numbers of the blocks that it has already. (For a waiting sequence these are the blocks that the prefix cache has found.) Two sequences may have the same block; then it counts once.
 # The pool has `num_blocks` blocks of `block_size` tokens, and at most `seats` sequences run at once, those of `running` included.
 #
-# Return how many of `waiting` come in, from the first on. No request overtakes another: if one doesn't fit, all behind it wait.
+# Return how many of `waiting` are admitted, from the first on. No request overtakes another: if one doesn't fit, all after it wait.
 #
 # On paper first: blocks of 16 tokens; A runs with blocks 0, 1, 2 and will store 60 tokens. B waits, has found blocks 0 and 1, and will store 50. How many blocks must the pool have for both?
-# %% [markdown] key="enter_task" lang="zh" src="cc9c164c"
+# %% [markdown] key="enter_task" lang="zh" src="dcafa67a"
 # ## 18.2 准入控制
 #
 # 放行的序列以后都不该再失去自己的块，所以每条序列都按它可能达到的最长来算。
 #
-# `running` 和 `waiting` 是按次序排列的序列；每条都知道 `stored`，即它在缓存里最多会有多少个 token，还有 `blocks`，即它已经有的块的编号。（还在等的，是前缀缓存替它找到的块。）两条序列可能有同一个块，那它就只有一个。
+# `running` 和 `waiting` 是按次序排列的序列；每条都知道 `stored`，即它在缓存里最多会有多少个 token，还有 `blocks`，即它已经有的块的编号。（对还在等的序列来说，就是前缀缓存命中的块。）两条序列可能有同一个块，那就只算一次。
 # 块池有 `num_blocks` 个块，每块 `block_size` 个 token；并发上限是 `seats`，`running` 里的也算在内。
 #
 # 返回 `waiting` 里从第一个起，有几个可以进来。任何请求都不能排到前面的请求之前：有一个放不下，后面的全都得等。
@@ -109,8 +109,8 @@ def enter(
 check("18.2", enter)
 
 # %% [markdown] key="doors_text" lang="en"
-# The cell below puts your rule into the real scheduler (`choose_victim` and the rest stay as they are) and compares it with the engine's own rule and with one that admits every request that fits now. 40 requests about four documents, 60 blocks. What do you expect: fewer tokens, fewer steps, or both?
-# %% [markdown] key="doors_text" lang="zh" src="7afdf026"
+# The cell below puts your rule into the real scheduler (`choose_victim` and the rest stay as they are). It compares your rule with the engine's own, and with one that admits every request that fits now. There are 40 requests about four documents, and 60 blocks. What do you expect: fewer tokens, fewer steps, or both?
+# %% [markdown] key="doors_text" lang="zh" src="8d5acc6f"
 # 下面的单元格把你的规则放进真正的调度器（`choose_victim` 等其余规则不变），与引擎自己的规则，以及“现在放得下就放行”的规则相比。四份文档，40 个请求，60 个块。你预计哪样会变少：token、步数，还是两样都少？
 
 # %% key="doors"
@@ -126,13 +126,13 @@ for name, ran in compare_doors(enter).items():
 
 # %% [markdown] key="enter_why" lang="en"
 # ### BEGIN SOLUTION
-# On paper: 6 blocks. 0, 1 and 2 are there, A gets one more, B two.
+# On paper: 6 blocks. Blocks 0, 1 and 2 are there, A gets one more, B two.
 #
-# Nothing is computed twice, and the run still takes more steps: the room that is kept for the end of each sequence is empty until then. Which rule is better depends on what is expensive. If tokens are (long prompts, arithmetic), never preempting may win; if steps are (short prompts, many decodes), it doesn't.
+# No token is computed twice, and the run still takes more steps, because the room that is kept for the end of each sequence is empty until then. Which rule is better depends on what is expensive. If tokens are expensive (long prompts, arithmetic), never preempting may be better. If steps are expensive (short prompts, many decodes), it isn't.
 #
-# TensorRT-LLM has both rules, `GUARANTEED_NO_EVICT` and `MAX_UTILIZATION`. In February 2024 a developer advised a user to try the second, so that more of the cache is used ([#1012](https://github.com/NVIDIA/TensorRT-LLM/issues/1012)). A later issue measured 40.6 % less throughput with it than with the first, where the cache is too small for the load ([#16827](https://github.com/NVIDIA/TensorRT-LLM/issues/16827)). Both can be right: the load decides. minikv's own rule is between the two: it asks for room for what a sequence has now, and for one more token of each running sequence.
+# TensorRT-LLM has both rules, `GUARANTEED_NO_EVICT` and `MAX_UTILIZATION`. In February 2024 a developer advised a user to try the second, so that more of the cache is used ([#1012](https://github.com/NVIDIA/TensorRT-LLM/issues/1012)). A later issue measured 40.6 % less throughput with it than with the first, where the cache is too small for the load ([#16827](https://github.com/NVIDIA/TensorRT-LLM/issues/16827)). Both can be right, because it depends on the load. minikv's own rule is between the two. It needs room for the tokens that a sequence has now, and for one more token of each running sequence.
 # ### END SOLUTION
-# %% [markdown] key="enter_why" lang="zh" src="ef0acd2b"
+# %% [markdown] key="enter_why" lang="zh" src="2ac1eb07"
 # ### BEGIN SOLUTION
 # 纸上的答案：6 个块。0、1、2 已经有了，A 还要一个，B 还要两个。
 #
@@ -144,19 +144,19 @@ for name, ran in compare_doors(enter).items():
 # %% [markdown] key="floor_task" lang="en"
 # ## 18.3 The floor
 #
-# How many seconds must every plan take, even the best with all luck? The clock: a step of `n` tokens takes the longer of `weights` seconds (to read the weights once) and `n * token` seconds (to compute), and `overhead` seconds on top.
+# How many seconds does every plan need, even the best one with the best luck? On our clock a step of `n` tokens takes the longer of `weights` seconds (to read the weights once) and `n * token` seconds (to compute), plus `overhead` seconds.
 #
-# Of each request you know `arrival` (seconds, ascending), `prompt` and `new` (tokens), its `group`, and `prefix`: so many tokens at the beginning of the prompt are the same in the whole group. The luck:
+# Of each request you know `arrival` (seconds, ascending), `prompt` and `new` (tokens), its `group`, and `prefix`, the number of tokens at the beginning of the prompt that are the same in the whole group. The best luck means:
 #
-# - what any request of the group that comes earlier (in time, or in the list) has computed of the prefix is found;
+# - once an earlier request of the group (earlier in time, or in the list) has computed the prefix, it is found;
 # - a prompt is computed in one step, and that step brings the first new token. Every step after it brings at most `1 + drafts` tokens of a request: all guesses are right;
 # - any number of requests may share a step.
 #
 # The last new token is never computed, because nothing follows it. No request is served before it arrives.
-# Take each request's arrival as a moment: from then on its own steps are left to do, and the tokens of all requests that come then or later. Return the latest of all these bounds.
+# Take each request's arrival as a moment. From then on, its own steps are left to do, and the tokens of all requests that come then or later. Each moment gives a bound: the earliest second at which all that can be done. Return the latest of these bounds.
 #
 # On paper first: `weights` 10 ms, `token` 0.1 ms, `overhead` 2 ms, no drafts; one request, there at 0 s, a prompt of 200 tokens, 11 new ones.
-# %% [markdown] key="floor_task" lang="zh" src="b5e175d7"
+# %% [markdown] key="floor_task" lang="zh" src="5e294dcf"
 # ## 18.3 下限
 #
 # 任何方案，哪怕是最好的、运气也最好的，至少要多少秒？时钟是这样的：`n` 个 token 的一步，取 `weights` 秒（把权重读一遍）和 `n * token` 秒（计算）中较长的，再加 `overhead` 秒。
@@ -168,7 +168,7 @@ for name, ran in compare_doors(enter).items():
 # - 一步里可以有任意多个请求。
 #
 # 最后一个新 token 不必计算：它后面没有别的了。请求没到达，就不能服务。
-# 把每个请求的到达看作一个时刻：从那一刻起，还没做的有它自己的步，还有那时及以后到来的所有请求的 token。返回所有这些下限里最晚的一个。
+# 把每个请求的到达看作一个时刻：从那一刻起，还没做的有它自己的步，还有那时及以后到来的所有请求的 token。每个时刻都得到一个界限，即最早到哪一秒才可能全部做完。返回其中最晚的一个。
 #
 # 先在纸上算：`weights` 10 毫秒，`token` 0.1 毫秒，`overhead` 2 毫秒，没有草稿；只有一个请求，第 0 秒就到，提示词 200 个 token，新 token 11 个。
 
@@ -205,11 +205,11 @@ except NotImplementedError:
 
 # %% [markdown] key="floor_why" lang="en"
 # ### BEGIN SOLUTION
-# 11 steps read the weights for 110 ms; 210 tokens compute for 21 ms, inside these steps; 11 overheads make 22 ms. Together 132 ms.
+# 11 steps read the weights for 110 ms. Computing 210 tokens takes 21 ms, within these steps. 11 overheads make 22 ms. Together that is 132 ms.
 #
-# The package's `floor(task)` is the same with bytes and FLOPs in place of `weights` and `token`, and with equal beginnings found by comparing the prompts themselves. A run of such a request alone takes longer: its prompt needs 20 ms in a single step, ten more than the weights, and a maximum for each step is never less than the maximum of the sums.
+# The package's `floor(task)` is the same with bytes and FLOPs instead of `weights` and `token`, and it finds equal beginnings by comparing the prompts themselves. Even alone, such a request takes longer than its floor. Its prompt needs 20 ms of arithmetic in a single step, ten more than reading the weights. The sum of each step's maximum is never less than the maximum of the two sums.
 # ### END SOLUTION
-# %% [markdown] key="floor_why" lang="zh" src="b373d6ff"
+# %% [markdown] key="floor_why" lang="zh" src="99fd48ed"
 # ### BEGIN SOLUTION
 # 11 步读权重，110 毫秒；210 个 token 的计算是 21 毫秒，就在这些步里进行；11 份固定开销，22 毫秒。一共 132 毫秒。
 #
@@ -221,11 +221,11 @@ except NotImplementedError:
 #
 # There are `plans` plans, number 0 to `plans - 1`. Of each
 #
-# - `paper(plan)` gives seconds that it cannot beat. This is arithmetic, and costs nothing.
+# - `paper(plan)` gives a number of seconds that the plan cannot beat. This is arithmetic, and costs nothing.
 # - `run(plan)` serves the load with it, and returns `.seconds` and `.quality` (of 1). This is expensive. It never takes fewer seconds than its paper says.
 #
-# Return the plan with the fewest seconds among those with a quality of at least `bar`, or None if there is none. Run no plan that paper has ruled out: if you know a plan that keeps the bar in 2 s, one that cannot be done in less than 2.1 s need not be run.
-# %% [markdown] key="best_task" lang="zh" src="d15f49ea"
+# Return the plan with the fewest seconds among those with a quality of at least `bar`, or None if there is none. Run no plan that paper has ruled out. If you know a plan that keeps the bar in 2 s, you needn't run one that takes at least 2.1 s on paper.
+# %% [markdown] key="best_task" lang="zh" src="b21db838"
 # ## 18.4 少跑几次，找出最好的方案
 #
 # 有 `plans` 个方案，编号 0 到 `plans - 1`。对每个方案：
@@ -283,9 +283,9 @@ else:
 
 # %% [markdown] key="best_why" lang="en"
 # ### BEGIN SOLUTION
-# Paper is too hopeful for each of them: it knows nothing of preemptions, of prompts that wait, and of guesses that fail. That is why it may rule out, and never choose. The tighter a bound, the fewer runs: try what is left if `paper_seconds` ignores the limit of sequences.
+# Paper is too optimistic about each plan, because it doesn't count preemptions, waiting prompts and wrong guesses. That is why it may rule a plan out but never choose one. The tighter the bound, the fewer the runs. Try how many runs are left if `paper_seconds` ignores the limit of sequences.
 # ### END SOLUTION
-# %% [markdown] key="best_why" lang="zh" src="b835eccf"
+# %% [markdown] key="best_why" lang="zh" src="75017174"
 # ### BEGIN SOLUTION
 # 对哪个方案，纸上的数都太乐观：抢占、排队的提示词、没猜中的草稿，它一概不知。所以它只能用来排除，决不能用来挑选。下限越紧，要跑的就越少：试试让 `paper_seconds` 不管并发上限，还剩下多少要跑。
 # ### END SOLUTION
