@@ -32,7 +32,7 @@ from minikv.models import load, recall_documents
 torch.set_num_threads(1)
 model = load("tiny-mla", device="cpu").model
 [document] = recall_documents(1, seed=1)
-context = torch.from_numpy(document.tokens[:193])[None]
+context = torch.from_numpy(document.tokens[:193])[None]  # [1, 193]
 
 # %% key="calls" lang="en"
 from minikv.course.diagrams import forward_calls
@@ -227,11 +227,11 @@ for block in ported.model.layers:
     block.self_attn = Absorbed(block.self_attn, ours)
 
 # %% key="port_check" lang="en"
-documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])
+documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])  # [2, T]
 steps, difference = [150, 1, 1, 18, *[1] * 30], 0.0
 with torch.no_grad(), install_kv_eviction(model, policy=H2O("sum"), **sizes) as installed:
     theirs = installed.new_cache()
-    for new in documents[:, : sum(steps)].split(steps, 1):
+    for new in documents[:, : sum(steps)].split(steps, 1):  # [2, 150], [2, 1], ...
         pair = [each(new, past_key_values=cache).logits for each, cache in ((ported, ours), (model, theirs))]
         difference = max(difference, float((pair[0] - pair[1]).abs().max()))
 kept = [[layer.positions.sort(-1).values for layer in cache.layers] for cache in (ours, theirs)]
@@ -240,11 +240,11 @@ head = ["forwards", "logits agree", "same tokens kept", "tokens kept", "tokens r
 Table(head, [(len(steps), difference < 1e-3, same, ours.layers[0].resident, ours.get_seq_length())])
 
 # %% key="port_check" lang="zh"
-documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])
+documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])  # [2, T]
 steps, difference = [150, 1, 1, 18, *[1] * 30], 0.0
 with torch.no_grad(), install_kv_eviction(model, policy=H2O("sum"), **sizes) as installed:
     theirs = installed.new_cache()
-    for new in documents[:, : sum(steps)].split(steps, 1):
+    for new in documents[:, : sum(steps)].split(steps, 1):  # [2, 150], [2, 1], ...
         pair = [each(new, past_key_values=cache).logits for each, cache in ((ported, ours), (model, theirs))]
         difference = max(difference, float((pair[0] - pair[1]).abs().max()))
 kept = [[layer.positions.sort(-1).values for layer in cache.layers] for cache in (ours, theirs)]
