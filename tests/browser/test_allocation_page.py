@@ -123,12 +123,24 @@ def test_a_refusal_is_the_readout_and_nothing_is_drawn(lang, watched_page, scree
 def test_the_tables_say_the_same_bytes(watched_page):
     widget = AllocationWidget("zh")
     watched, shown = open_page(watched_page, widget)
+    shown.root.locator("summary").click()
     cells = shown.root.locator(".minikv-moments td.minikv-number").all_inner_texts()
     assert cells == [f"{size:,}" for *_, size in values_of(widget)]
     for row in widget.view["sums"]:
         assert shown.sum(row["key"]) == row["text"]
     *parts, total = shown.root.locator(".minikv-parts tbody td:last-child").all_inner_texts()
     assert sum(int(part.replace(",", "")) for part in parts) == int(total.replace(",", ""))
+    watched.assert_clean()
+
+
+@pytest.mark.parametrize("lang", one_language("en"))
+def test_it_fits_a_laptops_screen(lang, watched_page):
+    """960 pixels wide, as in a saved notebook; the bar's parts have their names beside the folded bytes."""
+    widget = AllocationWidget(lang)
+    watched, shown = open_page(watched_page, widget)
+    assert watched.page.locator("#photo").bounding_box()["height"] <= 720
+    names = [name.strip() for name in shown.root.locator(".minikv-legend span").all_inner_texts()]
+    assert names == [f"{row['letter']} {row['label']}" for row in widget.view["rows"] if row["letter"]]
     watched.assert_clean()
 
 

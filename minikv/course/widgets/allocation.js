@@ -1,7 +1,7 @@
 // The allocation widget: used, peak and current after each call of a start-up, and the bar that comes of it.
 // It draws and it asks: the numbers, the bytes and every sentence are Python's.
 //
-//   form   { lang, title, legend, reset, columns, timeline, bar, limit, lines, moment_columns, fields, defaults }
+//   form   { lang, title, legend, reset, columns, timeline, bar, exact, limit, lines, moment_columns, fields, defaults }
 //   state  one value a control                                                      written here, read by Python
 //   view   { moments: [{ key, label, does, values: [{ key, bytes, text, exact }] }], scale, limit, aria,
 //            bar, rows, sums: [{ key, label, text }], status, error }                written by Python, drawn here
@@ -62,6 +62,12 @@ function drawMoments(table, form, moments) {
   table.replaceChildren(tableHead(form.moment_columns), htmlElement("tbody", {}, ...body));
 }
 
+// The names of the bar's parts, where the table of their bytes is folded.
+function drawNames(legend, rows, paint) {
+  legend.replaceChildren(...rows.filter((row) => row.letter).map((row) =>
+    htmlElement("span", {}, lookMark(paint, row.look), `${row.letter} ${row.label}`)));
+}
+
 function drawSums(table, sums) {
   table.hidden = !sums.length;
   table.replaceChildren(htmlElement("tbody", {}, ...sums.map(({ key, label, text }) => htmlElement("tr", {},
@@ -74,16 +80,21 @@ const render = formWidget("allocation", (form) => {
   const moments = htmlElement("table", { class: "minikv-moments" });
   const sums = htmlElement("table", { class: "minikv-sums" });
   const parts = htmlElement("table", { class: "minikv-parts" });
+  const names = htmlElement("div", { class: "minikv-legend" });
+  const exact = htmlElement("details", {}, htmlElement("summary", {}, form.exact), parts,
+    htmlElement("div", { class: "minikv-scroll" }, moments));
   const draw = (view) => {
     drawTimeline(chart, view, form, chartPaint);
     drawMoments(moments, form, view.moments);
     drawSums(sums, view.sums);
     drawBar(bar, view.bar, barPaint);
+    drawNames(names, view.rows, barPaint);
     drawParts(parts, form.columns, view.rows, barPaint);
+    exact.hidden = !view.rows.length;
   };
   const above = [htmlElement("h5", {}, form.timeline), chart];
   // The bar before the sums: with the sliders beside it, it stands on the first screen.
-  const below = [htmlElement("h5", {}, form.bar), bar, sums, parts, htmlElement("div", { class: "minikv-scroll" }, moments)];
+  const below = [htmlElement("h5", {}, form.bar), bar, names, sums, exact];
   return { above, below, draw };
 });
 

@@ -151,6 +151,7 @@ class AllocationWidget(FormWidget):
             "columns": ["", text("widgets.column_term", lang), "GiB", text("widgets.column_bytes", lang)],
             "timeline": _say("timeline", lang),
             "bar": _say("bar_title", lang),
+            "exact": _say("exact", lang),
             "limit": _say("limit", lang),
             "lines": [
                 {"key": key, "look": look, "label": _say(f"line_{key}", lang)} for key, look in LINES.items()
