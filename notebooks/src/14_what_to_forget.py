@@ -227,12 +227,12 @@ head = ["层", "KV 头", "4 个汇点，%", "12 个近期，%", "最高 32 个�
 Table(head, rows)
 
 # %% [markdown] key="shares_read" lang="en"
-# Look at the best 32, which would be the heavy hitters: most are ordinary words. (With the 4 sinks and the last 12 tokens they make 48, a quarter of the text.) Names and cities make up a quarter of the text, but less than a fifth of these 32, and in the second layer there are none. So far the text only needed its next word guessed, and for that the model looks back at ordinary words. No question has asked for a fact yet.
+# Look at the best 32, which would be the heavy hitters: most are ordinary words. (With the 4 sinks and the last 12 tokens they make 48, a quarter of the text.) Names and cities make up a quarter of the text, but less than a fifth of these 32. In the second layer there are none. So far the text only needed its next word guessed, and for that the model looks back at ordinary words. No question has asked for a fact yet.
 #
 # The first tokens get more than their share, since 4 of 193 would be 2 %. In large models the first token alone may take a large part of all attention. Softmax has to give away 1, and a head that has nothing to look for leaves it there. That is what **sink** means ([StreamingLLM](https://arxiv.org/abs/2309.17453)). How strong the sink is differs from model to model. Here it's weak.
 #
 # Now watch it token by token, on a shorter text. The closer a cell's colour is to the right end of the scale, the higher the score of its token. With H2O the score is the attention that the token got so far. Hatched cells are evicted. Choose a layer and a head, let the steps run, and change how much is kept. The text ends with five questions. With H2O and a quarter kept none of them is answered. Find a policy that answers all five.
-# %% [markdown] key="shares_read" lang="zh" src="d1966835"
+# %% [markdown] key="shares_read" lang="zh" src="28899c01"
 # 先看得分最高的 32 个，也就是重要 token，多半是普通的词。（加上 4 个汇点和最后 12 个，一共 48 个，是文本的四分之一。）人名和城市占全文的四分之一，在这 32 个里却不到五分之一，第二层里一个也没有。因为到这里为止，要做的只是猜下一个词，为此模型回头看的正是普通的词；还没有一个问题问到事实。
 #
 # 再看最前面的几个 token。193 个里的 4 个，平均只该得到 2%，实际却多得多。在大模型里，光是第一个 token 就可能占去很大一部分注意力。softmax 的权重之和总是 1；一个头没有要关注的 token 时，多余的权重就落在第一个 token 上，这就是**汇点**的意思（[StreamingLLM](https://arxiv.org/abs/2309.17453)）。汇点有多强，各个模型不一样；这个模型里比较弱。
@@ -408,7 +408,7 @@ for n_recent in (1, 12):
 Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词的 token 数"], rows)
 
 # %% [markdown] key="freeze_read" lang="en"
-# Without a window the kept set almost stands still at the beginning of the text: after 145 steps 42 of its 48 tokens still come from the prompt, and of the last hundred tokens hardly one got in. That is why a layer protects its last tokens, whatever they score. It isn't a full cure. With a window of 12, 29 tokens of the prompt remain, most of the heavy hitters.
+# Without a window the kept set almost stands still at the beginning of the text. After 145 steps 42 of its 48 tokens still come from the prompt, and of the last hundred tokens hardly one got in. That is why a layer protects its last tokens, whatever they score. It isn't a full cure. With a window of 12, 29 tokens of the prompt remain, most of the heavy hitters.
 # (Exercise 14.3 is the choice, with sinks, window, ties and padding.)
 #
 # ## Recall after eviction: the question comes last
@@ -421,7 +421,7 @@ Table(["窗口", "步数", "来自提示词的", "留下的总数", "提示词�
 # - `knorm` takes the shortest keys, and `keydiff` those that are least like the mean key of their head.
 #
 # Before you run the cell: which policy will be the best, and which the worst?
-# %% [markdown] key="freeze_read" lang="zh" src="988dabae"
+# %% [markdown] key="freeze_read" lang="zh" src="6bd1637b"
 # 没有窗口，留下的集合几乎停在文本开头不动：145 步之后，48 个里还有 42 个来自提示词，最后的一百个 token 几乎一个也没有留下。所以每一层都要保护最后的几个 token，不管得分多少。只靠窗口还不够，窗口为 12 时，仍有 29 个来自提示词，占了重要 token 的大半。
 # （练习 14.3 就是怎么选：汇点、窗口、得分相同、填充。）
 #
@@ -548,14 +548,14 @@ Table(head, rows, right=head[1:], lines=[note])
 #
 # ### Your own model
 #
-# Do the same with the model that you serve, before you trust a policy. Take the three shares (full, a half, a quarter), and measure two numbers for each: **recall**, the share of facts it still finds in a long text (a *needle in a haystack*) when the question comes after the eviction, and **perplexity** on your own texts. Compare both with `random`. One line in a terminal does it, with your model's folder or hub name and a text file:
+# Do the same with the model that you serve, before you trust a policy. Take the three shares (full, a half, a quarter), and measure two numbers for each. **Recall** is the share of facts that the model still finds in a long text (a *needle in a haystack*) when the question comes after the eviction. The other number is **perplexity** on your own texts. Compare both with `random`. One line in a terminal does it, with your model's folder or hub name and a text file:
 #
 # ```
 # minikv evaluate MODEL --policies random,h2o,snapkv,keydiff --kept 50,25 --tasks niah,multikey --perplexity my.txt --record my.json --plot my.html
 # ```
 #
 # It hides the needle at five depths, gives each figure a 95 % interval, and says so where the questions are too few. If the run is cut off, the same line goes on from `my.json`. Here is the Python behind it, on `tiny-gqa` and a text in that model's own words:
-# %% [markdown] key="seen_read" lang="zh" src="4266169e"
+# %% [markdown] key="seen_read" lang="zh" src="76962b4e"
 # 这一次，**最大值**全都答对，留 10% 也一样，因为有一个 query 直接看着答案，一次就够。**求和**里也有这一次，留一半时还够用，再少就淹没在别的里面了。SnapKV 的平均再对相邻五个 token 平滑，到 10% 就不行了。TOVA 只看最后一个 query，在这里它是下一个问题的 `?`，不是刚才问的人名。
 #
 # 所以一种淘汰策略的成绩，要先知道一件事才有意义，那就是它**看到**问题了吗？大多数评测把问题放在提示词的末尾。

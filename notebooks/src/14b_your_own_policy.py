@@ -177,13 +177,13 @@ for name, policy in {"streaming": StreamingLLM(), "h2o sum": H2O("sum"), "keydif
 Table(["策略", "n_sink", "答对，%", "困惑度"], rows)
 
 # %% [markdown] key="break_sinks_read" lang="en"
-# **Nothing breaks.** KeyDiff answers 96.9 % with 0, 1 or 4 sinks (of 10 texts; with the 20 of [lesson 14](14_what_to_forget.ipynb) it was 96.6 %): the room that the first tokens leave serves other tokens as well. The first table of [lesson 14](14_what_to_forget.ipynb) suggested it, since this model puts only a tenth of its attention there.
+# **Nothing breaks.** KeyDiff answers 96.9 % with 0, 1 or 4 sinks. (These are 10 texts; with the 20 of [lesson 14](14_what_to_forget.ipynb) it was 96.6 %.) Other tokens use the room of the first ones just as well. The first table of [lesson 14](14_what_to_forget.ipynb) suggested it, since this model puts only a tenth of its attention there.
 # This doesn't show that sinks are a myth. It doesn't show that `n_sink=4` helps, either. Measure how much attention your own model puts on its first token. (Some models have the sink built in. gpt-oss, for example, has learned one number for each head that takes part in the softmax, so it needs no token for that.)
 #
 # ## A policy of your own
 #
 # A policy is one method. It gives each token of each head a number, and the tokens with the larger numbers stay. It looks at a `View`: keys and values as cached, the attention so far (`state`, if the policy says that it needs it), what the last queries looked at, and the positions. A second method may divide the budget among the layers.
-# %% [markdown] key="break_sinks_read" lang="zh" src="f1506ff8"
+# %% [markdown] key="break_sinks_read" lang="zh" src="fa9695fc"
 # **什么也没有坏**。汇点留 0、1 或 4 个，KeyDiff 都答对 96.9%（这里是 10 篇文本，[第 14 课](14_what_to_forget.ipynb)用了 20 篇，是 96.6%），因为最前面的 token 腾出来的位置，别的 token 同样用得上。[第 14 课](14_what_to_forget.ipynb)的第一张表已经露出端倪，因为这个模型放在那里的注意力只有一成左右。
 # 这不能证明汇点不存在，也不能证明 `n_sink=4` 有用。先测量你自己的模型在第一个 token 上放了多少注意力。（有的模型自带汇点：gpt-oss 为每个头学了一个参加 softmax 的数，所以不需要用某个 token 来充当。）
 #
