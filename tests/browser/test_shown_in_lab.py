@@ -24,7 +24,7 @@ show(slots(manager, "A"))"""
 PLOT = """import plotly.graph_objects as go
 from minikv.course import show
 show(go.Figure(go.Scatter(y=[1, 3, 2]), layout={"height": 300, "xaxis": {"title": "step"}}), text="three points")"""
-SHOWN = ".jp-OutputArea-output .minikv-shown"
+SHOWN = ".jp-OutputArea-output .minikv-shown:not(.minikv-source)"
 COLOURS = """(views) => views.map((view) =>
   [...view.querySelectorAll("pre span")].map((span) => getComputedStyle(span).color))"""
 CODE = ".jp-OutputArea-output .minikv-source"
