@@ -22,6 +22,7 @@ from tools.site.__main__ import handler_of
 from tools.site.build import Site
 from tools.site.pages import Plan
 from tools.site.pyodide import fetched
+from tools.site.widgets import FOLDER, recorded_name
 from tools.site.words import words
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -245,6 +246,9 @@ def test_a_lesson_s_widgets_work_on_its_page(lang, origin, watched_page, screens
     page.keyboard.press("Enter")
     page.locator("figure.widget .minikv-engine").wait_for()
     said = monitor.locator(".minikv-engine [role=status]")
+    name = recorded_name("08", "live_pool", lang)
+    frames = json.loads((FOLDER / name).read_text(encoding="utf-8"))["frames"]
+    assert int(monitor.locator("[name=moment]").get_attribute("max")) == len(frames) - 1
     before = said.inner_text()
     monitor.locator("[name=moment]").focus()
     page.keyboard.press("Home")

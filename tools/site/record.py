@@ -1,12 +1,12 @@
 """Records the states of the lessons' widgets that need torch or numpy, for the site, which is built without them.
 
-    python -m tools.site.record [--check] [NN ...]          a part of make notebooks
+    python -m tools.site.record [--all | --check] [NN ...]          a part of make notebooks
 
 Each cell of ``RECORDED`` runs as the site's other widgets do, with what it reads of earlier cells. A run of an engine
 is taken to its end, a monitor looks after each step of an engine instead of five times a second, and of a widget with
 controls each combination of ``AXES`` is asked. ``recorded/<lang>/<lesson>_<cell>.json`` holds what the widget's script
 reads in its first line and a state in each further one, as what has changed in it. A recording is made anew where the
-cell has changed, or where its lesson is named; ``--check`` only says which ones are not of their cells.
+cell has changed, where its lesson is named, or all are; ``--check`` only says which ones are not of their cells.
 """
 
 import argparse
@@ -205,6 +205,7 @@ def main(arguments: list[str] | None = None, say: Callable[[str], None] = print)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit code 1 where one is not up to date"
     )
+    parser.add_argument("--all", action="store_true", help="also those whose cells are the same")
     options = parser.parse_args(arguments)
     old = 0
     for number, key in RECORDED:
@@ -214,7 +215,7 @@ def main(arguments: list[str] | None = None, say: Callable[[str], None] = print)
             path = FOLDER / recorded_name(number, key, lang)
             code = code_of(cells_of(number, lang), key, RECORDED[number, key])
             if (
-                not options.lessons
+                not (options.lessons or options.all)
                 and path.is_file()
                 and f'"{digest_of(code)}"' in path.read_text(encoding="utf-8")[:40]
             ):

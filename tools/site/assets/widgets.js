@@ -76,7 +76,8 @@ async function put(figure) {
   });
   const engine = name === "engine", middle = start || Math.floor((frames?.length ?? 0) / 2);
   if (axes) traits.view = frames[combination(axes, traits.state)];
-  else if (frames?.length) Object.assign(traits, { view: frames[middle], recent: engine ? frames : null });
+  else if (engine) Object.assign(traits, { view: frames.at(-1), recent: frames }); // its slider goes up to its view
+  else if (frames?.length) traits.view = frames[middle];
   const style = document.createElement("link");
   Object.assign(style, { rel: "stylesheet", href: beside(`./widgets/${name}.css`) });
   document.head.append(style);
