@@ -15,13 +15,13 @@
 #
 # **How do you add eviction to an attention class that the package doesn't know? And how do you notice a mistake that raises no error?**
 #
-# The picture shows one layer of tiny-mla while it reads 100 tokens, then 20, then 1. The model has two layers of 4 query heads each. For each token a layer caches a latent of 64 numbers and a rope key of 16. It has room for 48 tokens: 4 sinks, 32 chosen by their score and the 12 most recent. Follow the first row: `update` appends 100 rows, `observe` changes none, and `evict` leaves 48.
-# %% [markdown] key="question" lang="zh" src="0e3575a1"
+# The picture shows one layer of tiny-mla while it reads 100 tokens, then 20, then 1. The model has two layers of 4 query heads each. For each token a layer caches a latent of 64 numbers and a rope key of 16. It has room for 48 tokens: 4 sinks, 32 chosen by their score and the 12 most recent. Follow the first column, the first forward: `update` appends 100 rows, `observe` changes none, and `evict` leaves 48.
+# %% [markdown] key="question" lang="zh" src="56a9b944"
 # ## 问题
 #
 # **一个本包不认识的注意力类，怎样给它加上淘汰？出了错却不报错，又怎样发现？**
 #
-# 下图是 tiny-mla 的一层，它先读 100 个 token，再读 20 个，最后读 1 个。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。每层容量 48，其中 4 个是汇点，32 个按得分选，12 个是最近的。图里的每一行是一次前向计算，例如第一行：`update` 追加 100 行，`observe` 不改变行数，`evict` 之后剩下 48 行。
+# 下图是 tiny-mla 的一层，它先读 100 个 token，再读 20 个，最后读 1 个。这个模型有两层，每层 4 个 query 头，为每个 token 缓存一个 64 个数的潜在向量和一个 16 个数的 rope key。每层容量 48，其中 4 个是汇点，32 个按得分选，12 个是最近的。图里的每一列是一次前向计算，例如第一列，`update` 追加 100 行，`observe` 不改变行数，`evict` 之后剩下 48 行。
 
 # %% key="setup"
 import torch
