@@ -21,6 +21,7 @@ REFUSED = {
     **dict.fromkeys(RECURRENT, "state_bytes"),
     **dict.fromkeys(ENCODER_DECODERS, "state_bytes"),
     **dict.fromkeys(INDEXED, "index_bytes"),
+    "deepseek_v4": "waiting_bytes",
 }
 
 
@@ -37,6 +38,7 @@ def small_spec(model_type, **options):
 @in_turn("layout", ["hf", "vllm"])
 @in_turn("model_type", [*DECODERS, *ENCODER_DECODERS])
 def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, layout):
+    layout = "hf" if model_type == "deepseek_v4" else layout  # no other is known of it
     for dtype in ("bf16", "fp8", "int8"):
         spec = small_spec(model_type, kv_dtype=dtype, layout=layout)
         blocks = [3 + group for group in range(len(kv_cache_groups(spec)))]

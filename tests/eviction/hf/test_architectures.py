@@ -17,6 +17,7 @@ REFUSED = {
     **dict.fromkeys(
         ("deepseek_v32", "glm_moe_dsa"), "eviction_no_full_layer"
     ),  # their indexer keeps keys of its own
+    "deepseek_v4": "eviction_no_full_layer",  # windows, and entries that stand for several tokens
     "gemma3n_text": "eviction_shared",
     **dict.fromkeys(
         ("ministral", "ministral3", "mistral", "mixtral", "starcoder2"), "eviction_no_full_layer"
