@@ -15,17 +15,17 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# While a language model answers, it keeps something in memory for every token that it has read.
+# A language model reads text in pieces called tokens: words, or parts of words. While it answers, it keeps something in memory for every token that it has read.
 # **What is that memory, and why does an engine cut it into blocks of 16 tokens?**
 #
 # Run the next cell and watch a small model answer a question while its blocks fill.
-# %% [markdown] key="question" lang="zh" src="023f0b1c"
+# %% [markdown] key="question" lang="zh" src="2274246b"
 # ## 问题
 #
-# 语言模型每读入一个 token，都要在内存里留下一些数据。
+# 语言模型把文本切成一个个 token（一个词或词的一部分）来读。每读入一个 token，都要在内存里留下一些数据。
 # **这块内存里存的是什么？推理引擎又为什么把它切成 16 个 token 一块？**
 #
-# 运行下一格，看一个小模型回答问题，它用的块一个个填满。
+# 运行下一格，看一个小模型怎样一边回答问题，一边把块一个个填满。
 
 # %% key="live" lang="en"
 from itertools import islice
@@ -67,17 +67,17 @@ for token in islice(answer, 29):
 # After this lesson you can
 #
 # - **read** a pool of blocks: which are full, which are partly filled, which are free;
-# - **compute** how many blocks a sequence takes, how many slots stay empty, and how many tokens a pool holds;
+# - **compute** how many blocks a text takes, how many places for a token stay empty in them, and how many tokens a pool holds;
 # - **use** the five functions of every lesson, and see what this machine can do.
 #
 # You need some Python, and nothing about attention or GPUs: each term is explained where it first appears.
 #
 # After step 30 the same request holds three blocks. This is the last picture that the monitor took:
-# %% [markdown] key="live_said" lang="zh" src="5a6542e8"
+# %% [markdown] key="live_said" lang="zh" src="ead96887"
 # 学完本课，你能
 #
 # - **看懂**一个块池：哪些块满了，哪些只填了一部分，哪些空闲；
-# - **算出**一条序列占几个块、空着几个槽位，以及一个块池能放多少个 token；
+# - **算出**一段文本占几个块、块里空着几个 token 的位置，以及一个块池能放多少个 token；
 # - **用好**每一课都有的五个函数，并了解这台机器能做什么。
 #
 # 只要会一点 Python 就可以开始。注意力和 GPU 的知识不用提前准备，术语第一次出现时都会解释。
@@ -124,7 +124,7 @@ examined("zh")
 # Every lesson runs on a CPU and downloads nothing. If you do have a GPU, the same cells measure the GPU.
 # %% [markdown] key="no_gpu" lang="zh" src="b082677d"
 # 没有 GPU 也能学，因为每一课都可以在 CPU 上运行，而且不下载任何东西。
-# 如果有 GPU，同样的单元格测出来的就是 GPU。
+# 如果有 GPU，同样的单元格测的就是 GPU。
 
 # %% [markdown] key="words" lang="en"
 # ## The five functions of every lesson
@@ -187,14 +187,14 @@ predict("label_gb", ...)
 # %% [markdown] key="units_words" lang="en"
 # | symbol | what it is | value here |
 # |---|---|---|
-# | GB | the same memory in units of 10<sup>9</sup> bytes | 83 |
-# | GiB | the same memory in units of 2<sup>30</sup> bytes | 77.3 |
+# | GB | a size in units of 10<sup>9</sup> bytes | 83 |
+# | GiB | the same size in units of 2<sup>30</sup> bytes | 77.3 |
 #
 # $$83 \cdot \frac{10^9}{2^{30}} = 83 \cdot 0.9313 = 77.3$$
 #
 # A GiB is 7.4 % larger than a GB, and a MiB 4.9 % larger than a MB.
 # In the code of this course a size is always a whole number of bytes. MiB and GiB appear only in what we print.
-# %% [markdown] key="units_words" lang="zh" src="adcb4d60"
+# %% [markdown] key="units_words" lang="zh" src="d7c729bc"
 # | 符号 | 含义 | 本例取值 |
 # |---|---|---|
 # | GB | 以 10<sup>9</sup> 字节为单位的大小 | 83 |
@@ -221,12 +221,14 @@ Table(["单位", "字节", "比值"], rows, right=["比值"])
 
 # %% [markdown] key="labels" lang="en"
 # So what does the label on the box mean?
-# The package's catalogue of GPUs stores it beside the bytes that torch sees.
+# The package's catalogue of GPUs stores it together with the bytes that torch sees.
 # Those bytes come from a public log of each card. The logs print GiB with two decimals, so yours may differ a little.
-# %% [markdown] key="labels" lang="zh" src="0721a56f"
+# "Read as GB" is what the card would have in GiB if its label meant GB, and "read as GiB" if it meant GiB.
+# %% [markdown] key="labels" lang="zh" src="815cd7f0"
 # 那么，包装上的标称值到底是多少字节？
 # 程序包的 GPU 目录里，标称值和 torch 可见的字节数是放在一起的。
 # 后者取自公开日志，每种显卡一份；日志里只印到小数点后两位（单位 GiB），所以你的机器上可能略有不同。
+# 表中“按 GB 理解”是把标称的单位当作 GB，再换算成 GiB；“按 GiB 理解”则是直接当作 GiB。
 
 # %% key="labels_table" lang="en"
 from minikv.plan import find_gpu
@@ -251,15 +253,15 @@ head = ["显卡", "标称", "按 GB 理解", "torch 可见", "按 GiB 理解"]
 Table(head, rows, right=head[1:], lines=[f"83 GB = {gib(83 * 10**9):.1f} GiB"])
 
 # %% [markdown] key="labels_said" lang="en"
-# All figures except the labels are GiB.
+# All numbers except the labels are in GiB.
 # On an H200, torch sees more than 141 GB but less than 141 GiB. On a T4 it sees less than either reading of 16.
 # An A100 with 80 on its label shows 79.25 GiB, so there is room for the 83 GB of the example, which are 77.3 GiB.
 #
 # The number on the box doesn't convert cleanly to bytes, so we never calculate with it.
 # On your own GPU, use `torch.cuda.mem_get_info()[1]`.
-# %% [markdown] key="labels_said" lang="zh" src="23c5b5fb"
+# %% [markdown] key="labels_said" lang="zh" src="6622b42f"
 # 表里除了标称值，单位都是 GiB。
-# H200 上 torch 可见的显存比 141 GB 多，又比 141 GiB 少；T4 的 16 不管按哪种单位理解，可见的都更少。
+# H200 上 torch 可见的显存比 141 GB 多，又比 141 GiB 少；T4 标称 16，不管按哪种单位理解，实际可见的都更少。
 # 标称 80 的 A100 可见 79.25 GiB，所以例子里的 83 GB，也就是 77.3 GiB，是放得下的。
 #
 # 包装上的数字没有一个固定的系数可以换算成字节，所以我们从不拿它计算。
@@ -273,9 +275,9 @@ Table(head, rows, right=head[1:], lines=[f"83 GB = {gib(83 * 10**9):.1f} GiB"])
 # So it keeps them. The memory that holds them is the **KV cache**, and [lesson 01](01_why_a_cache.ipynb) shows what happens without one.
 #
 # The model came with the package: two layers, trained in 18 minutes on one CPU thread, for one task.
-# It reads names and cities with other words between them, then a question mark and a name. It answers with the city that stood behind that name.
+# It reads names and cities with other words between them, then a question mark and a name. It answers with the city that followed that name.
 # The right city appears only in the prompt, so the model has to look it up.
-# %% [markdown] key="sixty" lang="zh" src="81a0cd78"
+# %% [markdown] key="sixty" lang="zh" src="031c2118"
 # ## 刚才看到的：模型一边回答，块一边填满
 #
 # 语言模型读入的是一个个 **token**，也就是一小段一小段的文本。对上面的小模型来说，一个词就是一个 token。
@@ -298,12 +300,12 @@ Table(["提示词", "回答", "正确答案"], [[asked.text, said.split()[0], as
 # The first word is the answer.
 # After it the model goes on as it was trained: it asks itself questions and answers them, and soon it repeats one of them.
 #
-# The prompt is these 11 words and, in front of them, the token `<bos>`, which marks the beginning. That makes 12 tokens.
+# The prompt has 11 words. In front of them the model gets the token `<bos>`, which marks the beginning, so it reads 12 tokens.
 #
 # `LLM` is the engine of this course. Here it serves a single request.
 # Its first step reads the whole prompt, which is called **prefill**. Each later step reads only the newest token, which is called **decode**.
 # Every step ends with one new token.
-# %% [markdown] key="generate_words" lang="zh" src="cd0e1f5f"
+# %% [markdown] key="generate_words" lang="zh" src="fbbb639a"
 # 输出的第一个词就是答案。
 # 之后模型照训练时的样子继续写，自问自答，没过多久就开始重复同一个问题。
 #
@@ -348,13 +350,13 @@ show(slots(manager, "A", "zh"))
 
 # %% [markdown] key="fill_words" lang="en"
 # Here the pool was empty, so the block table is 0, 1, 2, and token 40 sits in slot 40.
-# In a pool that others use too, the table may be 5, 0, 3. Then token 40, the ninth of the third block, sits in slot 3 x 16 + 8 = 56.
+# In a pool that other sequences use too, the table may be 5, 0, 3. Then token 40 is the ninth token of the third block, which is block 3, and sits in slot 3 x 16 + 8 = 56.
 #
 # Now we run the same request once more, one step at a time.
 # After each step we ask the engine which blocks the sequence holds. `CacheSpec` describes what this model stores for a token, so we ask it how many bytes the tokens need.
-# %% [markdown] key="fill_words" lang="zh" src="50f5ea24"
+# %% [markdown] key="fill_words" lang="zh" src="5611bb51"
 # 这里块池本来是空的，所以块表是 0、1、2，token 40 正好在槽位 40。
-# 如果块池里还有别的序列，块表就可能是 5、0、3。这时 token 40 是第三个块里的第 9 个，槽位是 3 × 16 + 8 = 56。
+# 如果块池里还有别的序列，块表就可能是 5、0、3。这时 token 40 是第三个块（即块 3）里的第 9 个 token，槽位是 3 × 16 + 8 = 56。
 #
 # 接下来把同一个请求再跑一遍，这次一步一步走。
 # 每走一步，就问引擎这条序列占了哪些块，再问 `CacheSpec` 这些 token 需要多少字节；`CacheSpec` 记录的是这个模型每个 token 要存什么。
@@ -533,8 +535,8 @@ check("00.2", blocks_needed)
 # %% [markdown] key="hints" lang="en"
 # Hints come in three levels. The first names the mistake or its symptom, the second the rule that is broken, and the third says where to look.
 # If the course knows your mistake, the hints are about that mistake.
-# `seed=` draws other cases, and a class that agrees on a seed works on the same numbers.
-# %% [markdown] key="hints" lang="zh" src="b8e919b1"
+# `seed=` draws other cases. If all students of a course choose the same seed, they work on the same numbers.
+# %% [markdown] key="hints" lang="zh" src="6d19a4ba"
 # 提示分三级，第一级说错在哪里或现象是什么，第二级说违反了哪条规则，第三级说该看哪里。
 # 如果你犯的是课程已知的错误，提示就针对这个错误来写。
 # 换一个 `seed=` 就换一批用例；全班约定同一个 seed，大家做的就是同一组数字。
@@ -766,7 +768,7 @@ explain("what_is_free")
 # | A | [errata](A_errata.ipynb) | which numbers in the wild are wrong? |
 # | B | [bug museum](B_bug_museum.ipynb) | which property would have caught it? |
 # | C | [FAQ](C_faq.ipynb) | fifteen short questions, each answered by one call |
-# | D | [other engines](D_other_engines.ipynb) | nine tenths of what? The same words elsewhere |
+# | D | [other engines](D_other_engines.ipynb) | what do other engines call the same things? |
 # | E | [cheat-sheet](E_cheat_sheet.ipynb) | which formula, and which call? |
 # | F | [glossary](F_glossary.ipynb) | what does this word mean? |
 # | G | [index](G_index.ipynb) | in which lesson is this option, error or word? |
@@ -775,9 +777,9 @@ explain("what_is_free")
 # ### Where your work lives
 #
 # `minikv lab` copies the course into the folder `minikv-course` and opens it in JupyterLab.
-# Run it again after an update: it never overwrites a notebook that you changed, and puts the newer version beside it as `NAME.new.ipynb`.
+# Run it again after an update: it never overwrites a notebook that you changed, and saves the newer version next to it as `NAME.new.ipynb`.
 # Every notebook exists in English and in Chinese. The link at its top leads to the other language, and `minikv lab --lang zh` starts in Chinese.
-# %% [markdown] key="next" lang="zh" src="64036a42"
+# %% [markdown] key="next" lang="zh" src="7c6cbfb4"
 # ## 下一课
 #
 # [第 01 课](01_why_a_cache.ipynb)会拿掉这个小模型的缓存，看看每次重算全部 K 和 V 要付出多少代价。
@@ -841,7 +843,7 @@ explain("what_is_free")
 # | A | [勘误](A_errata.ipynb) | 流传的数字里哪些是错的？ |
 # | B | [bug 博物馆](B_bug_museum.ipynb) | 哪条性质能抓住它？ |
 # | C | [常见问题（FAQ）](C_faq.ipynb) | 十五个问题，各用一次调用回答 |
-# | D | [别的引擎](D_other_engines.ipynb) | 0.9 是哪个量的十分之九？同样的词在别处 |
+# | D | [别的引擎](D_other_engines.ipynb) | 同样的东西，别的引擎叫什么？ |
 # | E | [公式速查](E_cheat_sheet.ipynb) | 哪个公式，哪次调用？ |
 # | F | [术语表](F_glossary.ipynb) | 这个词是什么意思？ |
 # | G | [索引](G_index.ipynb) | 这个选项、报错或词在哪一课？ |

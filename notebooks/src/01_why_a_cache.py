@@ -20,16 +20,15 @@
 # **Why does each step take longer than the one before, and what does a KV cache keep so that it doesn't?**
 #
 # The small model of [lesson 00](00_start_here.ipynb) gets a prompt of 12 tokens and writes 4 more, once without a cache and once with one.
-# A hook in its first layer counts the rows of three matrices, $Q$, $K$ and $V$, that each step computes.
-# We explain the three below.
-# %% [markdown] key="question" lang="zh" src="79c99d28"
+# A hook in its first layer (a function that torch calls whenever the layer runs) records which tokens each step computes. A row of the picture is a token.
+# %% [markdown] key="question" lang="zh" src="aa7f509f"
 # ## 问题
 #
 # 语言模型每一步写出一个 token。
 # **为什么每一步都比前一步慢？KV 缓存保存了什么，就不再变慢？**
 #
 # [第 00 课](00_start_here.ipynb)的小模型读入 12 个 token，再写 4 个，先不用缓存，再用缓存。
-# 第一层里的钩子（hook）记下每一步要算哪些 token，图中的一行就是一个 token。
+# 第一层里的钩子（hook，即这一层每次运行时 torch 都会调用的函数）记下每一步要算哪些 token，图中的一行就是一个 token。
 
 # %% key="rows" lang="en"
 from minikv.course import Table
@@ -66,18 +65,18 @@ show(step_rows(tokenizer.convert_ids_to_tokens(written), steps, "zh"))
 # After this lesson you can
 #
 # - **show** that the K and V of past tokens never change, which is why you may keep them;
-# - **count** the FLOPs of a step, and say from which length on attention costs more than all weight matrices;
+# - **count** the FLOPs of a step (its additions and multiplications), and say from which length on attention costs more than all weight matrices;
 # - **find** a wrong position or a stale cache, even where the text looks right.
 #
 # You need [lesson 00](00_start_here.ipynb) for the words token, prefill and decode, and you should know what a matrix product is.
-# %% [markdown] key="abilities" lang="zh" src="5f526561"
+# %% [markdown] key="abilities" lang="zh" src="0223c99f"
 # 把所有行都算一遍的一步叫**预填充**（prefill）；只算最新一行、其余从缓存读出的一步叫**解码**（decode）。
 # 不用缓存，每一步都是预填充，所以一步比一步长。
 #
 # 学完本课，你能
 #
 # - **证明**已有 token 的 K 和 V 不会再变，因此可以保存下来；
-# - **数出**一步的 FLOP 数，并说出从哪个长度起，注意力的开销超过所有权重矩阵之和；
+# - **数出**一步的 FLOP 数（一次加法或一次乘法算一个），并说出从哪个长度起，注意力的开销超过所有权重矩阵之和；
 # - **找出**位置错误和过期的缓存，哪怕输出的文字看不出问题。
 #
 # 你需要[第 00 课](00_start_here.ipynb)的几个词（token、预填充、解码），还要知道什么是矩阵乘法。
@@ -123,13 +122,13 @@ predict("step_ratio", ...)
 # The values are those of the next code cell: 6 made-up tokens, first with all 6 queries, then with the last one alone.
 # With the shapes put in, for the last query alone: $[1, 16] \cdot [16, 6]$ gives $[1, 6]$ scores, the softmax turns them into 6 weights that add up to 1, and $[1, 6] \cdot [6, 8]$ gives $[1, 8]$.
 #
-# This is one head of one layer.
+# This is one **head** of one layer. A layer has several heads, and each of them does the same with matrices of its own.
 # Each row of $Q$, $K$ and $V$ is made by a **projection**: the token's hidden vector times a weight matrix.
 #
 # Now look at the rows.
 # Row $i$ of the result uses query $i$ and no other query, and the next token depends on the last row alone.
 # So the last query is enough, as long as all keys and values are there. The next cell checks that:
-# %% [markdown] key="symbols" lang="zh" src="219d4483"
+# %% [markdown] key="symbols" lang="zh" src="3514e0e4"
 # | 符号 | 含义 | 形状 | 本例取值 |
 # |---|---|---|---|
 # | $T_q$ | 这一步送入的 token 数 | 个数 | 6，然后是 1 |
@@ -144,7 +143,7 @@ predict("step_ratio", ...)
 # 取值来自下一个代码单元格，那里有 6 个随机生成的 token，先用全部 6 个 query，再只用最后一个。
 # 以最后一个 query 为例，把形状代进去：$[1, 16] \cdot [16, 6]$ 得到 $[1, 6]$ 的得分，softmax 把它们变成和为 1 的 6 个权重，再由 $[1, 6] \cdot [6, 8]$ 得到 $[1, 8]$。
 #
-# 这只是一层里的一个头。
+# 这只是一层里的一个**头**（head）。一层有好几个头，各用自己的矩阵做同样的计算。
 # $Q$、$K$、$V$ 的每一行都来自**投影**（projection），也就是 token 的隐藏向量乘以一个权重矩阵。
 #
 # 现在来看行与行的关系。
@@ -191,10 +190,10 @@ Table(["Q", "K", "V", "结果"], shapes, lines=[f"只用最后一个 query，结
 # The tokenizer turns each word into one token and puts `<bos>` in front, which marks the beginning of a sequence.
 #
 # Three choices make the measurements clear.
-# We compute in `fp32`, with 32 bits, so that rounding stays out of the way until we look at it, although the file holds 16-bit numbers.
+# We compute in `fp32`, with 32 bits, although the file holds 16-bit numbers. So rounding stays out of the way until we look at it.
 # We use `eager` attention, which is the formula as it stands, without a fused kernel.
 # And we use one thread, because on matrices this small extra threads just make the timings noisy.
-# %% [markdown] key="model" lang="zh" src="6b3e40f5"
+# %% [markdown] key="model" lang="zh" src="1148d49b"
 # ## 用来做实验的模型
 #
 # 模型还是[第 00 课](00_start_here.ipynb)的 tiny-gqa，不过这次没有套引擎，前面的 `load` 直接返回了模型和分词器（tokenizer）。
@@ -306,7 +305,7 @@ def generate(model, tokens, num_new, cached, cache=None, shift=0):
     fed = tokens if cache is None else tokens[cache.get_seq_length() :]
     for _ in range(num_new):
         first = len(tokens) - len(fed) + (0 if cache is None else shift)
-        positions = torch.arange(first, first + len(fed), device=device)[None]
+        positions = torch.arange(first, first + len(fed), device=device)[None]  # [1, T_q]
         ids = torch.tensor([fed], device=device)  # [1, T_q]
         out = model(ids, position_ids=positions, past_key_values=cache, use_cache=cached, logits_to_keep=1)
         cache = out.past_key_values
@@ -320,7 +319,7 @@ def generate(model, tokens, num_new, cached, cache=None, shift=0):
     fed = tokens if cache is None else tokens[cache.get_seq_length() :]
     for _ in range(num_new):
         first = len(tokens) - len(fed) + (0 if cache is None else shift)
-        positions = torch.arange(first, first + len(fed), device=device)[None]
+        positions = torch.arange(first, first + len(fed), device=device)[None]  # [1, T_q]
         ids = torch.tensor([fed], device=device)  # [1, T_q]
         out = model(ids, position_ids=positions, past_key_values=cache, use_cache=cached, logits_to_keep=1)
         cache = out.past_key_values
@@ -440,10 +439,10 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # | logits of the last token (`lm_head`) | $h$ | $h$ |
 #
 # We count in FLOPs, where one FLOP is one addition or one multiplication.
-# Without a cache the projections are Θ(n) and attention is Θ(n²). With one they are Θ(1) and Θ(n).
+# Without a cache the projections grow like $n$ and attention grows like $n^2$. With one, the projections stay the same and attention grows like $n$.
 #
 # All three coefficients follow from the config:
-# %% [markdown] key="held-why" lang="zh" src="5e1a9f41"
+# %% [markdown] key="held-why" lang="zh" src="02eeef3b"
 # 比两者之和少一个：12 + 10 - 1 = 21。
 # 因为第一个新 token 出自读入提示词的那一步，而最后一个新 token 还没有送入模型，没有 K 和 V。
 #
@@ -458,7 +457,7 @@ Table(["提示词", "新 token", "在缓存里"], [[len(prompt), num_new, cache.
 # | 最后一个 token 的 logits（`lm_head`） | $h$ | $h$ |
 #
 # 单位是 FLOP，一次加法或一次乘法算一个 FLOP。
-# 不用缓存时，投影是 Θ(n)，注意力是 Θ(n²)；使用缓存后，分别降为 Θ(1) 和 Θ(n)。
+# 不用缓存时，投影随 $n$ 增长，注意力随 $n^2$ 增长；使用缓存后，投影不再增长，注意力只随 $n$ 增长。
 #
 # 三个系数都可以由配置算出：
 
@@ -536,9 +535,9 @@ step_flops("Llama-3.1-8B", 1000, cached=True)
 #
 # A formula is only a claim, so let's count what really runs.
 # PyTorch's `FlopCounterMode` adds up the FLOPs of every matrix product from its shapes, and it knows in which module each product ran.
-# Every weight matrix of the layers is a module whose name ends with `_proj`. What `self_attn` does besides its own four matrices is attention itself.
+# Every weight matrix of the layers is a module with a name that ends in `_proj`. What `self_attn` does besides its own four matrices is attention itself.
 # The counter looks only at shapes, so any token ids and an empty mask will do.
-# %% [markdown] key="count" lang="zh" src="9e030a44"
+# %% [markdown] key="count" lang="zh" src="1cc9d5da"
 # ## 数一数
 #
 # 公式说得对不对，要看实际运行了多少。
@@ -653,12 +652,12 @@ rows = [
 Table(["", "a", "p", "h", "p + h"], rows)
 
 # %% [markdown] key="crossing" lang="en"
-# ## Where they cross
+# ## From which length on does attention cost more?
 #
 # Attention starts cheap but grows faster.
 # With a cache it costs more than the projections once $n \cdot a > p$. Without a cache the condition is $n^2 a > n p$.
 # Divide the second one by $n$, and you get the same $n$ for both:
-# %% [markdown] key="crossing" lang="zh" src="6cd340bc"
+# %% [markdown] key="crossing" lang="zh" src="ce4b4fc4"
 # ## 从多长起，注意力比权重更贵
 #
 # 注意力的开销起初很小，但增长得更快。
@@ -998,8 +997,8 @@ Table(["提示词", "新 token", "比值"], rows, title="Llama-3.1-8B 的一段�
 # ## What the cache costs in return
 #
 # We pay for the saved work with memory, because K and V of every token stay there until the sequence ends.
-# `CacheSpec` knows how many bytes that takes. Here its answer stands beside the size of the tensors that our loop left behind.
-# %% [markdown] key="ratio-why" lang="zh" src="f2559bd3"
+# `CacheSpec` knows how many bytes that takes. The last column has the size of the tensors that our loop left behind, so you can compare.
+# %% [markdown] key="ratio-why" lang="zh" src="941a2941"
 # 单看一步，不用缓存的开销接近 $n$ 倍，因为缓存让投影和注意力都变成 $n$ 分之一，只有 logits 不变。
 # 再看整段回复。提示词很长时，倍数接近新 token 的个数，因为提示词无论如何都要算一次。
 # 而且这只是 FLOP。从上面的计时表可以看到，小模型真正省下的时间远没有这么多。
@@ -1053,8 +1052,8 @@ Table(["模型", "token 数", "每个 token 的字节", "字节", "张量的字�
 
 # %% key="break-position-cell" lang="en"
 def logits_of_new(shift):
-    positions = torch.arange(len(prompt), len(reply), device=device)[None] + shift
-    new = torch.tensor([reply[len(prompt) :]], device=device)
+    positions = torch.arange(len(prompt), len(reply), device=device)[None] + shift  # [1, 10]
+    new = torch.tensor([reply[len(prompt) :]], device=device)  # [1, 10]
     return model(new, position_ids=positions, past_key_values=prefill(prompt)).logits
 
 
@@ -1065,8 +1064,8 @@ Table(["positions", "10 new words", "logits moved by up to"], rows)
 
 # %% key="break-position-cell" lang="zh"
 def logits_of_new(shift):
-    positions = torch.arange(len(prompt), len(reply), device=device)[None] + shift
-    new = torch.tensor([reply[len(prompt) :]], device=device)
+    positions = torch.arange(len(prompt), len(reply), device=device)[None] + shift  # [1, 10]
+    new = torch.tensor([reply[len(prompt) :]], device=device)  # [1, 10]
     return model(new, position_ids=positions, past_key_values=prefill(prompt)).logits
 
 
@@ -1159,7 +1158,7 @@ Table(["晚几格", "切在问题之前", "切在事实中间"], rows, title=tit
 
 # %% key="all-moved-cell" lang="en"
 def logits_at(first):
-    positions = torch.arange(first, first + len(prompt), device=device)[None]
+    positions = torch.arange(first, first + len(prompt), device=device)[None]  # [1, 12]
     return model(torch.tensor([prompt], device=device), position_ids=positions).logits[0]
 
 
@@ -1168,7 +1167,7 @@ Table(["all positions moved by", "the same tokens win"], [[100, str(same)]])
 
 # %% key="all-moved-cell" lang="zh"
 def logits_at(first):
-    positions = torch.arange(first, first + len(prompt), device=device)[None]
+    positions = torch.arange(first, first + len(prompt), device=device)[None]  # [1, 12]
     return model(torch.tensor([prompt], device=device), position_ids=positions).logits[0]
 
 
@@ -1193,7 +1192,7 @@ edited_text = asked.text.replace(asked.answer, "oslo")
 edited = tokenizer(edited_text).input_ids
 right, _ = generate(model, edited, num_new, cached=True)
 stale, _ = generate(model, edited, num_new, cached=True, cache=prefill(prompt[:-1]))
-rows = [["edited", "computed anew", said(right)], ["edited", "stale", said(stale)]]
+rows = [["edited", "computed again", said(right)], ["edited", "stale", said(stale)]]
 rows += [["before the edit", "its own", said(reply)]]
 Table(["prompt", "cache", "10 new words"], rows, title=edited_text)
 
@@ -1250,7 +1249,7 @@ show(heat_map(gaps, rows=["0", "1"], columns=tokens_of_edited, x="token", y="层
 kept = [old == new for old, new in zip(prompt, edited)].index(False)
 again, _ = generate(model, edited, num_new, cached=True, cache=prefill(edited[:kept]))
 rows = [[kept, len(edited) - kept, str(again == right)]]
-Table(["tokens kept", "computed anew", "the same as without an old cache"], rows)
+Table(["tokens kept", "computed again", "the same as without an old cache"], rows)
 
 # %% key="kept-cell" lang="zh"
 kept = [old == new for old, new in zip(prompt, edited)].index(False)

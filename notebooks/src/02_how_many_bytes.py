@@ -32,9 +32,9 @@
 #
 # PagedAttention 论文给出的公式是 `2 * hidden_size * layers * 字节数`。
 # 对权重为 int8 的 Qwen2.5-7B，有用户代入 2 × 3,584 × 28 × 8（3,584 是 `hidden_size`，28 是层数，8 来自 int8），得到每个 token 1,605,632 字节，3,072 个 token 就是 4.59 GiB。
-# 可在真实的 GPU 上，一个请求只用了一小部分。
+# 可在真实的 GPU 上，一个请求实际只用了其中一小部分。
 #
-# 下面是一块 GPU 的预算，横条就是显存。换一个选项，看横条下面那句话怎么变。
+# 下面是一块 GPU 的预算，横条就是显存。拖动滑块，或者换一个模型，看横条下面那句话怎么变。
 
 # %% key="widget_code" lang="en"
 from minikv.course.widgets import BudgetWidget
@@ -74,7 +74,7 @@ show(widget, text=widget.text())
 # %% [markdown] key="widget" lang="zh" src="5c366ec5"
 # ## 动手试：装满一块 GPU
 #
-# 每种显卡的显存取 torch 可见的数值，来自一份公开日志，印到小数点后两位（GiB）；你的机器上可能略有不同。
+# 每种显卡的显存取公开日志里 torch 可见的数值，例如 H200 是 139.80 GiB；你的机器上可能略有不同。
 # 引擎可以使用的份额由“利用率”决定，例如取 0.9 时，H200 的 139.80 GiB 里可以用 125.82 GiB。
 # 权重、激活、工作空间和 CUDA 上下文都从这个份额里出，剩下的才是缓存的块池；前四项[第 08 课](08_allocate_kv_cache.ipynb)会讲。
 
@@ -391,7 +391,7 @@ show(token_boxes({name: models[name] for name in ("Llama-2-7B", "Llama-3.1-8B", 
 # 比一比面积：Llama-2-**70B**（80 层，GQA）的一个 token 占 327,680 B，比 Llama-2-**7B**（32 层，MHA）的 524,288 B 还少。
 # 可见参数量说明不了缓存的大小。
 #
-# 一条序列的开销等于它再乘以 token 数，所以每个模型都是一条直线；两个坐标轴都是对数刻度，倍数不变，各条线就相互平行：
+# 一条序列的开销等于它再乘以 token 数，所以每个模型都是一条直线。两个坐标轴都是对数刻度，模型之间又只差固定的倍数，所以画出来是几条平行线：
 
 # %% key="gqa_chart" lang="en"
 from minikv.course.charts import lines
@@ -461,22 +461,22 @@ Table(head, rows, right=head[1:2], lines=[f"{checked} 个模型里有 {len(rows)
 # Qwen3-0.6B costs twice the naive number, Gemma-3-27B about three quarters of it.
 # For Qwen3.5-27B the quotient is not even a whole number.
 #
-# In configs you find `head_dim` in three spellings: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama).
+# In configs you find `head_dim` in three spellings: a number (Qwen3), `null` (Mixtral, as transformers saves it today), or nothing at all (Llama; `-` in the next table).
 # `null` and nothing mean the same: divide.
-# %% [markdown] key="head_dim_read" lang="zh" src="bb45dc64"
+# %% [markdown] key="head_dim_read" lang="zh" src="efde02eb"
 # 最后一列是真实值除以简单估算的值，可以看到误差有两个方向。
 # 例如 Qwen3-0.6B 的真实开销是简单估算的两倍，Gemma-3-27B 只有约四分之三，而 Qwen3.5-27B 的商甚至不是整数。
 #
-# 配置里的 `head_dim` 有三种写法，即写数字（Qwen3），写 `null`（现在 transformers 保存的 Mixtral），或者干脆不写（Llama）。
+# 配置里的 `head_dim` 有三种写法，即写数字（Qwen3），写 `null`（现在 transformers 保存的 Mixtral），或者干脆不写（Llama，下表中的 `-`）。
 # `null` 与不写的含义相同，都是用除法。
 
 # %% key="three_ways"
 mixtral, glm = find_model("Mixtral-8x7B").config, find_model("GLM-5").config
 rows = []
-for extra in ({}, {"head_dim": None}, {"head_dim": 128}):
-    rows.append([str(extra), CacheSpec.from_config({**mixtral, **extra}).bytes_for(1)])
+for shown, extra in {"-": {}, "null": {"head_dim": None}, "128": {"head_dim": 128}}.items():
+    rows.append([shown, CacheSpec.from_config({**mixtral, **extra}).bytes_for(1)])
 last = {key: glm[key] for key in ("head_dim", "qk_rope_head_dim", "kv_lora_rank")}
-Table(["Mixtral-8x7B", "B / token"], rows, lines=[f"GLM-5: {last}"])
+Table(["head_dim", "B / token"], rows, title="Mixtral-8x7B", lines=[f"GLM-5: {last}"])
 
 # %% [markdown] key="head_dim_mla" lang="en"
 # The last line shows a fourth meaning.
@@ -549,7 +549,7 @@ print(CacheSpec.from_config(config).explain("zh"))
 # 承诺的 token 需要 16 GiB，是块池的两倍。这样的服务能启动，缓存的 token 不到承诺的一半时一切正常，负载一高就失败。
 #
 # 没有 `num_key_value_heads`，两个配置类都会退回 32 个 KV 头，每个 token 的开销变成 4 倍。
-# 这时不会有任何报错，因为配置是合法的，只不过描述的是一个 MHA 模型。
+# 这时不会有任何报错，因为配置是合法的，只是描述的变成了一个 MHA 模型。
 # 要发现问题，就看 `explain` 的输出，那里的 KV 头是 32 个，最后一行还说明配置没有写 `num_key_value_heads`。
 
 # %% [markdown] key="dtype" lang="en"
@@ -676,15 +676,15 @@ show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比�
 # - A token takes 2 × layers × KV heads × head_dim × bytes: 131,072 B for Llama-3.1-8B, 57,344 B for Qwen2.5-7B.
 # - With `hidden_size` the result for Qwen2.5-7B was 28 times too large: 7 times for 28 attention heads in place of 4 KV heads, and 4 times for bits in place of bytes.
 # - Only the KV heads count, so a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
-# - In 23 of the 57 models that we checked, `head_dim` is not `hidden_size / heads`.
+# - In more than a third of the models that we checked, `head_dim` is not `hidden_size / heads`.
 # - One sequence of 4,096 tokens is 3.2% of weights and cache together; from 285,909 cached tokens on, the cache is 70%.
-# %% [markdown] key="recap" lang="zh" src="8fe4e25b"
+# %% [markdown] key="recap" lang="zh" src="a0e27fab"
 # ## 本课小结
 #
 # - 一个 token 占 2 × 层数 × KV 头数 × head_dim × 字节数：Llama-3.1-8B 是 131,072 B，Qwen2.5-7B 是 57,344 B。
 # - 用 `hidden_size` 给 Qwen2.5-7B 估算，结果大了 28 倍，其中 7 倍是把 4 个 KV 头算成了 28 个注意力头，4 倍是把位当成了字节。
 # - 起作用的只有 KV 头数，所以 Llama-2-70B 的一个 token（327,680 B）比 Llama-2-7B 的（524,288 B）还便宜。
-# - 检查过的 57 个模型里，有 23 个的 `head_dim` 不等于 `hidden_size / 头数`。
+# - 检查过的模型里，三分之一以上的 `head_dim` 不等于 `hidden_size / 头数`。
 # - 一条 4,096 个 token 的序列只占权重与缓存之和的 3.2%；缓存达到 285,909 个 token 时，占比才到 70%。
 
 # %% [markdown] key="check_yourself" lang="en"

@@ -16,19 +16,19 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# Your model mixes sliding windows with full attention, or has recurrent layers, or runs on eight GPUs.
+# Your model mixes sliding windows with full attention. Or it has recurrent layers, which keep one state of a fixed size. Or it runs on eight GPUs.
 # **How many bytes does a sequence take when the formula of [lesson 02](02_how_many_bytes.ipynb) is not enough?**
 #
 # That formula lets every layer keep K and V of every token, on one GPU.
 # Here is one layer of each kind, from the configs of two models:
-# %% [markdown] key="question" lang="zh" src="18201f79"
+# %% [markdown] key="question" lang="zh" src="9ea25fef"
 # ## 问题
 #
-# 你的模型混用滑动窗口和全注意力，或者有循环层，或者跑在八块 GPU 上。
+# 你的模型可能混用滑动窗口和全注意力，可能有循环层（只保存一份大小固定的状态），也可能跑在八块 GPU 上。
 # **[第 02 课](02_how_many_bytes.ipynb)的公式不够用时，一条序列占多少字节？**
 #
 # 那个公式假定每层都保存每个 token 的 K 和 V，而且只有一块 GPU。
-# 下面从两个模型的配置里，每种层各取一层：
+# 下面从两个模型的配置里取出三种层，每种一层：
 
 # %% key="kinds" lang="en"
 from minikv.course import Table
@@ -63,7 +63,7 @@ show(layer_kinds(layers, lengths=[1024, 4096, 8192, 32_768], lang="zh"))
 #
 # You need the formula of [lesson 02](02_how_many_bytes.ipynb).
 # %% [markdown] key="abilities" lang="zh" src="728abb78"
-# 全注意力层每来一个 token 就增长；滑动窗口层长到窗口为止；循环层的状态从第一个 token 起就不再变化。
+# 全注意力层每来一个 token 就增长；滑动窗口层长到窗口为止；循环层的状态从第一个 token 起，大小就固定不变。
 #
 # 学完本课，你能
 #
@@ -94,8 +94,9 @@ show(layer_kinds(layers, lengths=[1024, 4096, 8192, 32_768], lang="zh"))
 #
 # $$(21 \cdot 4{,}095 + 21 \cdot 32{,}768) \cdot 8{,}192 = 6{,}341{,}615{,}616 \text{ B} = 5.91 \text{ GiB}$$
 #
-# In the table, `slope(n)` is what the next token costs after $n$. The columns show the first token, a token past the window, a sequence of 32,768 tokens, and the same sequence if every layer were full ($w = \infty$).
-# %% [markdown] key="windows" lang="zh" src="3cb8785b"
+# The table shows the cost of the first token and of a token past the window. Then it shows a sequence of 32,768 tokens, and the same sequence if every layer were full ($w = \infty$).
+# The first two come from `slope(n)`, which says what the next token costs after $n$.
+# %% [markdown] key="windows" lang="zh" src="2e2d745f"
 # ## 滑动窗口：不再增长的层
 #
 # 滑动窗口（sliding window）层只看最后 `sliding_window` 个 token，当前这个也算在内。
@@ -116,7 +117,8 @@ show(layer_kinds(layers, lengths=[1024, 4096, 8192, 32_768], lang="zh"))
 #
 # $$(21 \cdot 4{,}095 + 21 \cdot 32{,}768) \cdot 8{,}192 = 6{,}341{,}615{,}616 \text{ B} = 5.91 \text{ GiB}$$
 #
-# 下表中，`slope(n)` 是已有 $n$ 个 token 时下一个 token 的开销。各列依次是：第一个 token、超过窗口之后的一个 token、一条 32,768 个 token 的序列，以及假如每层都是全注意力（$w = \infty$）时的同一条序列。
+# 下表先列出第一个 token 和超过窗口之后的一个 token 各占多少，再列出一条 32,768 个 token 的序列，以及假如每层都是全注意力（$w = \infty$）时的同一条序列。
+# 前两个数来自 `slope(n)`，也就是已有 $n$ 个 token 时下一个 token 的开销。
 
 # %% key="windows_code" lang="en"
 from minikv.units import GIB, exact_bytes, format_bytes
@@ -127,7 +129,7 @@ rows = []
 for name, one in specs.items():
     long, full = one.bytes_for(32_768), 32_768 * one.slope(0)
     rows.append([name, one.window + 1, one.slope(0), one.slope(one.window), format_bytes(long), format_bytes(full)])
-head = ["model", "window", "slope(0)", "slope(w)", "32,768 tokens", "w = inf"]
+head = ["model", "window", "first token, B", "past the window, B", "32,768 tokens", "if all were full"]
 most = f"Mistral-7B-v0.1: max_tokens(1 GiB) = {specs['Mistral-7B-v0.1'].max_tokens(GIB)}"
 Table(head, rows, right=head[4:], lines=[most])
 
@@ -140,7 +142,7 @@ rows = []
 for name, one in specs.items():
     long, full = one.bytes_for(32_768), 32_768 * one.slope(0)
     rows.append([name, one.window + 1, one.slope(0), one.slope(one.window), format_bytes(long), format_bytes(full)])
-head = ["模型", "窗口", "slope(0)", "slope(w)", "32,768 个 token", "w = inf"]
+head = ["模型", "窗口", "第一个 token，B", "窗口之后，B", "32,768 个 token", "假如全是全注意力"]
 most = f"Mistral-7B-v0.1: max_tokens(1 GiB) = {specs['Mistral-7B-v0.1'].max_tokens(GIB)}"
 Table(head, rows, right=head[4:], lines=[most])
 
@@ -176,10 +178,12 @@ predict("after_the_prompt", ...)
 # Let's measure it on a small random model with Gemma 2's layers: four of them, with window 16.
 # It reads a prompt of 40 tokens and then decodes two.
 # `nbytes` is the size that the cached tensors show. The storage behind them is what the memory really holds.
-# %% [markdown] key="measure" lang="zh" src="21b8135e"
+# The package computes both: `bytes_for` the first, and `held_bytes_for` the second.
+# %% [markdown] key="measure" lang="zh" src="010c9235"
 # 来测一测。我们用 Gemma 2 的结构搭一个随机小模型，四层，窗口为 16。
 # 它先读 40 个 token 的提示词，再解码两步。
 # `nbytes` 是缓存张量看上去的大小，它们背后的存储才是内存里真正占用的部分。
+# 这两个数程序包都能算，前者用 `bytes_for`，后者用 `held_bytes_for`。
 
 # %% key="measure_model" lang="en"
 import torch
@@ -254,7 +258,7 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 # Qwen3-Next has attention in one layer of four, 12 of its 48.
 # The others are recurrent. There each sequence has a state of fixed size, whatever its length.
 # In one such layer it is a matrix of 128 × 128 in fp32 for each of 32 heads, 32 × 128 × 128 × 4 = 2,097,152 B.
-# To that come the last 4 inputs of a short convolution, 4 × 8,192 elements in bf16, 65,536 B. Together they make 2,162,688 B.
+# The layer also keeps the last 4 inputs of a short convolution, 4 × 8,192 elements in bf16, which is 65,536 B. Together that makes 2,162,688 B.
 # An attention layer keeps 2 KV heads of 256 elements, so a token takes 2 × 2 × 256 × 2 = 2,048 B there.
 # So a sequence costs a constant plus a product:
 #
@@ -267,7 +271,7 @@ Table(["token 数", "nbytes", "bytes_for", "存储", "held_bytes_for", "第 0 �
 # | $n$ | tokens of the sequence | 4,096 |
 #
 # $$77{,}856{,}768 + 4{,}096 \cdot 24{,}576 = 178{,}520{,}064 \text{ B}$$
-# %% [markdown] key="recurrent" lang="zh" src="75a98db9"
+# %% [markdown] key="recurrent" lang="zh" src="dd5109bf"
 # ## 状态不增长的层
 #
 # Qwen3-Next 的 48 层里，每四层只有一层是注意力，共 12 层。
@@ -369,8 +373,8 @@ except ConfigError as error:
 #
 # $$\max(1,\ 8 / 16) = 1 \qquad 1 \text{ head} \cdot 16{,}384 \text{ B} = 16{,}384 \text{ B a token on each GPU}$$
 #
-# tp = 3 is refused, because a GPU would hold a part of a head. The error says the numbers and what you can do, like every error of the package.
-# %% [markdown] key="tp_read" lang="zh" src="2cd5b2ef"
+# tp = 3 is refused, because a GPU would hold a part of a head. The error gives the numbers and says what you can do, like every error of the package.
+# %% [markdown] key="tp_read" lang="zh" src="339d4b41"
 # tp 不超过 8 时，KV 头被切分到各块 GPU，整组 GPU 合起来每个字节只存一份。
 # tp = 16 时 GPU 比 KV 头多，于是每两块 GPU 各存同一个头的副本，结果是单块 GPU 不再节省，整组却存了两份。
 #
@@ -398,7 +402,7 @@ except ConfigError as error:
 # num_kvcache_blocks = int(total * gpu_memory_utilization - used - peak + current) // block_bytes
 # ```
 #
-# The last line takes the engine's share of the memory and subtracts what is used now. Then it subtracts `peak - current`, which is what the activations of a warm-up step needed on top.
+# The last line takes the engine's share of the memory and subtracts what is used now. Then it subtracts `peak - current`, which is the extra memory that the activations of a warm-up step needed.
 # Each variable is simple, but each is easy to get wrong. If you leave `itemsize` out of the product, for example, the tensor becomes twice as large as the budget.
 # The table explains them for Qwen3-8B on one A100 80 GB; the cell below computes all values, for one card and for eight.
 #
@@ -418,7 +422,7 @@ except ConfigError as error:
 # $$2 \cdot 36 \cdot 16 \cdot 8 \cdot 128 \cdot 2 = 2{,}359{,}296$$
 #
 # $$\lfloor 0.9 \cdot 85{,}094{,}039{,}552 - 16{,}918{,}341{,}632 - 17{,}799{,}276{,}544 + 16{,}381{,}470{,}720 \rfloor = 58{,}248{,}488{,}140 \qquad \lfloor 58{,}248{,}488{,}140 / 2{,}359{,}296 \rfloor = 24{,}688$$
-# %% [markdown] key="variables" lang="zh" src="29a9fb61"
+# %% [markdown] key="variables" lang="zh" src="600b2c31"
 # ## 分配器里的每个变量
 #
 # 小型推理引擎用三行代码就定下了块池大小：
@@ -494,12 +498,12 @@ Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in 
 #
 # $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad \lfloor (20{,}480 / 5{,}061) \cdot 131{,}072 \rfloor = 530{,}400$$
 #
-# A block belongs to one group, so 16 tokens take a block in each group. That's why the old rule divides by the number of groups.
+# A block belongs to one group, so every token needs a place in a block of each group. That's why the old rule divides by the number of groups. (It counts 16 tokens for every block, although a block of the full group holds 32.)
 # The new rule asks how many blocks a sequence of $m$ tokens takes. The full group needs 131,072 / 32 = 4,096, because its blocks hold 32 tokens.
 # A sliding group needs only 193: the 1,023 tokens of its window and the 2,048 of one step fill 192 blocks, and one more is needed because a window seldom starts at a block's edge. That makes 4,096 + 5 × 193 = 5,061, so $c$ = 20,480 / 5,061 = 4.05.
 #
 # The cell computes both for Gemma 4 31B, from one pool of 50 GiB:
-# %% [markdown] key="coda" lang="zh" src="53647d94"
+# %% [markdown] key="coda" lang="zh" src="683487b5"
 # ## 屏幕上的数字不等于容量
 #
 # 推理引擎启动时，会打印 KV 缓存能放多少 token。
@@ -517,7 +521,7 @@ Table(["Qwen3-8B", "tp 1", "tp 8"], [[name, one[name], eight[name]] for name in 
 #
 # $$\lfloor 20{,}480 / 6 \rfloor \cdot 16 = 54{,}608 \qquad\qquad \lfloor (20{,}480 / 5{,}061) \cdot 131{,}072 \rfloor = 530{,}400$$
 #
-# 一个块只属于一个组，所以每 16 个 token 要在每个组里各占一块，旧的算法因此要除以组数。
+# 一个块只属于一个组，所以每个 token 要在每个组的块里各占一个位置，旧的算法因此要除以组数。（它一律按每块 16 个 token 算，尽管全注意力组的一块能放 32 个。）
 # 新的算法看一条 $m$ 个 token 的序列要占多少块。全注意力组每块 32 个 token，需要 131,072 / 32 = 4,096 块。
 # 每个滑动窗口组只要放下窗口里的 1,023 个和一步读入的 2,048 个 token，要 192 块；窗口往往不从块的边界开始，再多留 1 块，共 193 块。合计 4,096 + 5 × 193 = 5,061 块，所以 $c$ = 20,480 / 5,061 = 4.05。
 #
@@ -556,25 +560,25 @@ printed = {">= v0.21": after}
 show(lines(printed, x="max_model_len", y="打印的 token 数", log="x", levels={"<= v0.20": before}))
 
 # %% [markdown] key="coda_read" lang="en"
-# The pool always has the same 20,480 blocks, but the print moves with `max_model_len`, so nothing was gained.
+# The pool always has the same 20,480 blocks, but the printed number changes with `max_model_len`. So a larger number doesn't mean a larger pool.
 # With windows, "tokens" is not a unit of capacity.
 # Ask for blocks, or for the bytes of *your* load: `spec.bytes_for(n, batch)`.
 #
 # ## Recap
 #
-# A sliding layer keeps at most window - 1 tokens, so at 32,768 tokens Gemma 2 9B takes 5.91 GiB and not 10.50.
+# A sliding layer keeps at most window - 1 tokens, so at 32,768 tokens Gemma 2 9B takes 5.91 GiB and not 10.50 GiB.
 # Cached is not held: right after a prompt of 40 tokens, a layer with window 16 still holds the storage of all 40.
 # A recurrent layer costs a constant, which in Qwen3-Next is as much as 3,168 tokens.
 # Tensor parallelism splits KV heads until each GPU has one; beyond that they are copied, and tp = 16 stores Llama-3.1-8B's 8 heads twice.
 # One pool of 20,480 blocks is printed as 54,608 tokens or as 530,400, so compare blocks or bytes.
-# %% [markdown] key="coda_read" lang="zh" src="a1801416"
+# %% [markdown] key="coda_read" lang="zh" src="3a55e413"
 # 块池始终是同样的 20,480 个块，打印的数字却随 `max_model_len` 变化，可见块池并没有变大。
 # 有了窗口，“token 数”就不再是容量的单位。
 # 该问的是块数，或者**你的**负载要多少字节：`spec.bytes_for(n, batch)`。
 #
 # ## 本课小结
 #
-# 滑动窗口层最多保留 窗口 - 1 个 token，所以 32,768 个 token 时，Gemma 2 9B 占 5.91 GiB，而不是 10.50。
+# 滑动窗口层最多保留 窗口 - 1 个 token，所以 32,768 个 token 时，Gemma 2 9B 占 5.91 GiB，而不是 10.50 GiB。
 # 缓存的字节不等于占用的字节。例如刚读完 40 个 token 的提示词时，窗口为 16 的层仍然占着全部 40 个 token 的存储。
 # 循环层的开销是常数，在 Qwen3-Next 里相当于 3,168 个 token。
 # 张量并行最多把 KV 头分到每块 GPU 一个，再多就只能复制，例如 tp = 16 时，Llama-3.1-8B 的 8 个头各存两份。

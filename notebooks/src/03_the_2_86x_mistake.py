@@ -74,10 +74,10 @@ show(mla_flow("DeepSeek-V3", "zh"))
 # A second matrix, `kv_b_proj`, unpacks the latent into K and V for each head.
 #
 # Why is there a second, small vector? Because of position.
-# An engine that wants to read the latents directly multiplies `kv_b_proj` into the query once, for all cached tokens.
-# RoPE turns each key by an angle that depends on its position. This turn would stand between the query and `kv_b_proj`, another one for each token, so one product could no longer serve them all.
+# An engine can read the latents directly if it multiplies `kv_b_proj` into the query. It does that once, and the product serves all cached tokens.
+# But RoPE turns each key by an angle that depends on its position. If K from the latent were turned too, the engine would need another product for each cached token.
 # So the part that is turned is kept apart, and the latent stays free of position.
-# %% [markdown] key="mla" lang="zh" src="cbf7e09b"
+# %% [markdown] key="mla" lang="zh" src="3fb81220"
 # ## MLA 层怎样处理一个 token
 #
 # DeepSeek-V3 采用**多头潜在注意力**（MLA），也就是上图所画的结构。
@@ -353,9 +353,10 @@ Table(["估算", "估算值", "缓存", "相差"], rows, right=["相差"])
 # %% [markdown] key="dsa" lang="en"
 # ### DeepSeek-V3.2: sparse attention and its indexer
 #
-# DeepSeek-V3.2 and GLM-5 use **DeepSeek Sparse Attention** (DSA): a small indexer scores all earlier tokens, and attention reads only the best 2,048 of them (`index_topk`), at 32,768 tokens one in 16.
-# For that the indexer caches a key of 128 elements of its own for every token, in bf16 256 B, so a layer keeps 1,152 + 256 = 1,408 B a token, and the usual formula is 20.4x too big instead of 24.9x. DSA makes a step read less, but it makes the cache larger.
-# %% [markdown] key="dsa" lang="zh" src="a57569d9"
+# DeepSeek-V3.2 and GLM-5 use **DeepSeek Sparse Attention** (DSA): a small indexer scores all earlier tokens, and attention reads only the 2,048 with the highest scores (`index_topk`). At 32,768 tokens that is one in 16.
+# For that, the indexer caches one more key for every token. It has 128 elements, which take 256 B in bf16, so a layer keeps 1,152 + 256 = 1,408 B a token. The usual formula is 20.4x too big for that, instead of 24.9x.
+# So DSA makes a step read less, but it makes the cache larger.
+# %% [markdown] key="dsa" lang="zh" src="79783e2d"
 # ### DeepSeek-V3.2：稀疏注意力和它的 indexer
 #
 # DeepSeek-V3.2 和 GLM-5 采用 **DeepSeek 稀疏注意力**（DeepSeek Sparse Attention，DSA）。一个很小的 indexer 先给前面所有 token 打分，注意力只读其中得分最高的 2,048 个（`index_topk`）。例如 32,768 个 token 时，每 16 个只读 1 个。
@@ -380,8 +381,8 @@ for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3
     old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
     sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
     rows.append([name, fields["num_attention_heads"], *sizes])
-head = ["model", "heads", "usual", "expanded", "latent", "expanded / usual", "indexer"]
-Table(head, rows, right=["expanded / usual"])
+head = ["model", "heads", "usual formula", "expanded", "latent", "expanded / usual", "indexer, included"]
+Table(head, rows, title="Bytes of a token in one layer", right=["expanded / usual"])
 
 # %% key="family_table" lang="zh"
 rows = []
@@ -391,8 +392,8 @@ for name in ("DeepSeek-V3", "Kimi-K2", "DeepSeek-V2-Lite", "GLM-5", "DeepSeek-V3
     old, new = (CacheSpec.from_config(name, layout=each).layers[0] for each in ("hf-expanded", "hf"))
     sizes = [flat, old.token_bytes, new.token_bytes, f"{old.token_bytes / flat:.2f}x", new.index_bytes]
     rows.append([name, fields["num_attention_heads"], *sizes])
-head = ["模型", "头数", "常用公式", "展开", "潜在向量", "展开 / 常用公式", "索引器"]
-Table(head, rows, right=["展开 / 常用公式"])
+head = ["模型", "头数", "常用公式", "展开", "潜在向量", "展开 / 常用公式", "其中 indexer"]
+Table(head, rows, title="一个 token 在一层的字节数", right=["展开 / 常用公式"])
 
 # %% [markdown] key="versions" lang="en"
 # ## Which library caches which
@@ -481,7 +482,7 @@ def held_bytes(cache):
 out, rows = step(torch.randint(0, 64, (3, 9))), []
 for tokens in (9, 10, 11, 12):
     if tokens > 9:
-        out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)
+        out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)  # feeds [3, 1]
     rows.append([tokens, held_bytes(out.past_key_values), spec.bytes_for(tokens, batch=3)])
 Table(["tokens", "bytes of the tensors", "spec.bytes_for"], rows)
 
@@ -489,7 +490,7 @@ Table(["tokens", "bytes of the tensors", "spec.bytes_for"], rows)
 out, rows = step(torch.randint(0, 64, (3, 9))), []
 for tokens in (9, 10, 11, 12):
     if tokens > 9:
-        out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)
+        out = step(out.logits[:, -1:].argmax(-1), out.past_key_values)  # feeds [3, 1]
     rows.append([tokens, held_bytes(out.past_key_values), spec.bytes_for(tokens, batch=3)])
 Table(["token 数", "张量的字节", "spec.bytes_for"], rows)
 
@@ -961,8 +962,9 @@ for change in changes:
     broken = {**config, **change}
     old, new = (CacheSpec.from_config(broken, layout=each).layers[0] for each in ("hf-expanded", "hf"))
     flat = 2 * broken["num_attention_heads"] * (hidden // broken["num_attention_heads"]) * 2
-    rows.append([str(change), flat, old.token_bytes, new.token_bytes])
-Table(["change", "usual", "expanded", "latent"], rows)
+    changed = ", ".join(f"{field} = {value}" for field, value in change.items()) or "nothing"
+    rows.append([changed, flat, old.token_bytes, new.token_bytes])
+Table(["change", "usual formula, B", "expanded, B", "latent, B"], rows)
 
 # %% key="break_fields" lang="zh"
 changes = [{}, {"kv_lora_rank": 1024}, {"qk_rope_head_dim": 1}, {"qk_rope_head_dim": 128}, {"v_head_dim": 256}]
@@ -972,8 +974,9 @@ for change in changes:
     broken = {**config, **change}
     old, new = (CacheSpec.from_config(broken, layout=each).layers[0] for each in ("hf-expanded", "hf"))
     flat = 2 * broken["num_attention_heads"] * (hidden // broken["num_attention_heads"]) * 2
-    rows.append([str(change), flat, old.token_bytes, new.token_bytes])
-Table(["改动", "常用公式", "展开", "潜在向量"], rows)
+    changed = ", ".join(f"{field} = {value}" for field, value in change.items()) or "不改"
+    rows.append([changed, flat, old.token_bytes, new.token_bytes])
+Table(["改动", "常用公式，B", "展开，B", "潜在向量，B"], rows)
 
 # %% [markdown] key="break_read" lang="en"
 # The usual formula never moves, because it reads none of the fields that MLA is made of.
@@ -1020,7 +1023,7 @@ Table(["head_dim", "估算", "缓存"], rows)
 # %% [markdown] key="self" lang="en"
 # ## Recap
 #
-# An MLA layer of DeepSeek-V3 makes 81,920 B of K and V out of 1,152 B of latent and rope key. transformers cached the former up to 5.14.1 and caches the latter since.
+# An MLA layer of DeepSeek-V3 makes 81,920 B of K and V out of 1,152 B of latent and rope key. transformers cached the 81,920 B up to 5.14.1 and caches the 1,152 B since 5.15.0.
 # The usual formula knows only the hidden size, so it says 28,672 B for any number of heads: 2.86 times too little for one library, 24.9 times too much for the other.
 # A latent cache still pays for the rebuild: at 32,768 tokens one layer caches 37.7 MB and rebuilds 2,684 MB in every step.
 # Sparse attention (DSA) reads only 2,048 tokens a query, but its indexer adds 256 B to the 1,152.
@@ -1029,10 +1032,10 @@ Table(["head_dim", "估算", "缓存"], rows)
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="2b0bb3ab"
+# %% [markdown] key="self" lang="zh" src="96b134ac"
 # ## 本课小结
 #
-# DeepSeek-V3 的一层由 1,152 B 的潜在向量和 rope key 展开成 81,920 B 的 K 和 V；transformers 到 5.14.1 为止缓存后者，之后缓存前者。
+# DeepSeek-V3 的一层由 1,152 B 的潜在向量和 rope key 展开成 81,920 B 的 K 和 V；transformers 到 5.14.1 为止缓存 81,920 B，从 5.15.0 起缓存 1,152 B。
 # 常用公式只看隐藏维度，不管头数是多少都是 28,672 B，对一个库只有实际值的 1/2.86，对另一个库是实际值的 24.9 倍。
 # 缓存潜在向量仍要付出重建的代价。例如 32,768 个 token 时，一层缓存 37.7 MB，每一步却要重建 2,684 MB。
 # 稀疏注意力（DSA）每个 query 只读 2,048 个 token，但它的 indexer 要在 1,152 B 之外再加 256 B。
@@ -1059,9 +1062,9 @@ explain("estimate_and_leak")
 # - 03.1 `expanded_bytes`: K and V of every head.
 # - 03.2 `latent_bytes`: what is cached today. You don't need every argument.
 # - 03.3 `cache_kind`: heads, expanded or latent, from a config and a library version.
-# - 03.4 `max_batch`: a batch-size calculator that counts padding and the memory of a moment.
+# - 03.4 `max_batch`: a batch-size calculator that counts padding, and the memory that a step needs only for a moment.
 # - 03.5 `rank_bytes`: one token on one of `tp` ranks, for MLA and GQA.
-# %% [markdown] key="exercises" lang="zh" src="95ca8ffb"
+# %% [markdown] key="exercises" lang="zh" src="539d09e3"
 # ## 练习
 #
 # 本课的练习 notebook 要你写五个函数：
@@ -1101,7 +1104,8 @@ explain("estimate_and_leak")
 # In [TensorRT-LLM PR #16707](https://github.com/NVIDIA/TensorRT-LLM/pull/16707) the usual formula was about 25x too big for DeepSeek-V3.2, and a benchmark settled for a batch of 64.
 # That is the row "too big for the latent cache" in "Four answers for one config"; with the indexer's cache it would be 20.4x.
 #
-# LMCache's public calculator was "also not correct" ([#688](https://github.com/LMCache/LMCache/issues/688)), was changed to a wrong formula ([PR #694](https://github.com/LMCache/LMCache/pull/694)) and changed back six days later ([PR #715](https://github.com/LMCache/LMCache/pull/715)); [#2132](https://github.com/LMCache/LMCache/issues/2132) reported it once more and named [#671](https://github.com/LMCache/LMCache/pull/671) as right.
+# LMCache's public calculator was "also not correct" ([#688](https://github.com/LMCache/LMCache/issues/688)). It was changed to a wrong formula ([PR #694](https://github.com/LMCache/LMCache/pull/694)) and changed back six days later ([PR #715](https://github.com/LMCache/LMCache/pull/715)).
+# Later [#2132](https://github.com/LMCache/LMCache/issues/2132) reported it once more and named [#671](https://github.com/LMCache/LMCache/pull/671) as right.
 # The first and the last line of the table of corrections are these two; 70,272 B a token is the right one.
 #
 # [DeepSeek-V3 #305](https://github.com/deepseek-ai/DeepSeek-V3/issues/305) asks what the cache is for if K and V are made again from the latent.
@@ -1111,7 +1115,7 @@ explain("estimate_and_leak")
 # "Eight GPUs, eight copies" explains them.
 #
 # The estimate that gave this lesson its name, and what it was blamed for, is in [appendix A](A_errata.ipynb).
-# %% [markdown] key="wild" lang="zh" src="10c7b8d1"
+# %% [markdown] key="wild" lang="zh" src="91170689"
 # ## 实战现场
 #
 # 2025 年 2 月，有用户问 Hugging Face 上的代码为什么缓存得比论文说的多那么多（[DeepSeek-R1 #238](https://github.com/deepseek-ai/DeepSeek-R1/issues/238)），并按论文的做法算出 8,704 个元素。

@@ -16,18 +16,18 @@
 # %% [markdown] key="question" lang="en"
 # ## The question
 #
-# `nvidia-smi` says that the GPU is 100 % busy, yet the tokens come slowly and the tensor cores have almost nothing to do.
-# That percentage is the time in which *any* kernel runs, even one that waits for memory.
+# `nvidia-smi` says that the GPU is 100 % busy, yet the tokens come slowly. The tensor cores, its units for matrix products, have almost nothing to do.
+# That percentage is the share of time in which *any* kernel (a function on the GPU) runs, even one that waits for memory.
 #
 # **How long must a decode step take, and what does the GPU wait for?**
 #
 # The bytes and the FLOPs of a step and two numbers of the card, its bandwidth and its FLOP rate, answer it. (A FLOP is one multiplication or one addition.)
 # Here is one step of Qwen3-8B on an H200, with 1, 8 and 32 sequences of 4,096 tokens:
-# %% [markdown] key="question" lang="zh" src="36c39f9c"
+# %% [markdown] key="question" lang="zh" src="690cbc71"
 # ## 问题
 #
-# `nvidia-smi` 显示 GPU 利用率 100%，token 却出得很慢，Tensor Core 也几乎无事可做。
-# 这是因为利用率统计的是有 kernel 在运行的时间占多少，而等显存的 kernel 也算在运行。
+# `nvidia-smi` 显示 GPU 利用率 100%，token 却出得很慢，负责矩阵乘法的 Tensor Core 也几乎无事可做。
+# 这是因为利用率统计的是有 kernel（在 GPU 上运行的函数）在运行的时间占多少，而等显存的 kernel 也算在运行。
 #
 # **一步解码至少要多久？GPU 在等什么？**
 #
@@ -164,10 +164,10 @@ Table(["", "GiB"], [(name, f"{size / 2**30:.2f}") for name, size in sizes.items(
 
 # %% [markdown] key="step_formula" lang="en"
 # The middle formula is the intensity at which both parts take equally long. Below it the device waits for memory, above it for arithmetic.
-# The right one is the **roofline** itself: the rate that work of intensity $I$ can reach at most. Up to the ridge it rises with $\beta I$, and after it stays at $\pi$, like a slanted roof that ends in a flat one.
+# The right one is the **roofline** itself: the rate that work of intensity $I$ can reach at most. Up to that intensity it rises with $\beta I$, and after it stays at $\pi$, like a slanted roof that ends in a flat one.
 #
 # For one decode step of $B$ sequences that see $n$ tokens each, bytes and FLOPs are:
-# %% [markdown] key="step_formula" lang="zh" src="352e9549"
+# %% [markdown] key="step_formula" lang="zh" src="0f595a81"
 # 中间的式子是两部分耗时相等时的算术强度。低于这个值，设备在等显存；高于这个值，设备在等算力。
 # 右边的式子就是 **Roofline**（屋顶线），即算术强度为 $I$ 的计算每秒最多能做多少 FLOP。在两部分耗时相等的那一点之前，它按 $\beta I$ 上升，之后停在 $\pi$ 不变，形状像一段斜屋顶接一段平屋顶。
 #
@@ -340,7 +340,7 @@ rows = [(elements, f"{2 * elements * 4 / 2**20:.1f}", f"{gb_s:,.0f}") for elemen
 Table(["元素", "共（MiB）", "测得（GB/s）"], rows, right=["共（MiB）", "测得（GB/s）"])
 
 # %% [markdown] key="fits_read" lang="en"
-# Even the largest of these sizes fits in the 72 MiB L2 cache of that card.
+# Even the largest of these sizes fits in the 72 MiB L2 cache of that card, which is memory on the chip, much faster than the card's main memory.
 # So the measurement is right, but it is the bandwidth of L2: the card's memory was hardly used.
 # (The smallest sizes show something else. Their kernels are so short that most of the time goes into launching them.)
 #
@@ -348,8 +348,8 @@ Table(["元素", "共（MiB）", "测得（GB/s）"], rows, right=["共（MiB）
 # The next cell reads working sets from 16 KiB to 1 GiB on this machine.
 # One call reads its set many times, so the cost of the call itself doesn't show in the figure.
 # On a CPU one core does the reading. On a GPU all multiprocessors share the set among them.
-# %% [markdown] key="fits_read" lang="zh" src="618678c7"
-# 表中最大的一档，也放得进那块卡 72 MiB 的 L2 缓存。
+# %% [markdown] key="fits_read" lang="zh" src="fefad4d5"
+# 表中最大的一档，也放得进那块卡 72 MiB 的 L2 缓存。L2 在芯片上，比显存快得多。
 # 也就是说，测量本身没错，只是测到的是 L2 的带宽，几乎没有用到显存。
 # （最小的几档另有原因，那里的 kernel 太短，时间主要花在 launch 上。）
 #
@@ -386,8 +386,8 @@ show(lines({"读取": curve}, x="工作集（KiB）", y="GB/s", log="xy", marks=
 
 # %% [markdown] key="levels_words" lang="en"
 # The curve goes down in steps. Each step is a level of memory: as soon as the set no longer fits in one level, the next one has to deliver the data. The dashed lines are the cache sizes that the operating system reports.
-# Here are the levels of this machine, as just measured, beside those of an H100.
-# %% [markdown] key="levels_words" lang="zh" src="2e75f2ca"
+# Here are the levels of this machine, as just measured, next to those of an H100.
+# %% [markdown] key="levels_words" lang="zh" src="8f1b39de"
 # 曲线呈台阶状下降，每级台阶对应一层存储。工作集在这一层放不下，数据就得由下一层提供。虚线是操作系统报告的缓存大小。
 # 下面把刚刚测得的本机各层，和 H100 的各层画在一起。
 
@@ -438,6 +438,7 @@ head = ["哪一层", "从（KiB）", "到（KiB）", "GB/s", "相当于最底层
 Table(head, rows, right=["相当于最底层的倍数"])
 
 # %% [markdown] key="levels_read" lang="en"
+# "Times memory" says how many times as fast a level is as memory, the last level of the table.
 # Other programs on the machine can move single points. On a quiet machine the steps are plain to see.
 # On a GPU torch reports only the size of L2, so what fits in the L1 caches counts as L2 here.
 # Two levels don't show at all: the registers and, on a GPU, the shared memory, because a kernel has to fill those itself.
@@ -446,7 +447,7 @@ Table(head, rows, right=["相当于最底层的倍数"])
 # |---|---|---|
 # | registers, shared memory and L1 (**SRAM**) | on the chip, in each multiprocessor | the kernel |
 # | L2 (SRAM) | on the chip, for all multiprocessors | the hardware |
-# | **HBM** (device memory) | beside the chip | the allocator |
+# | **HBM** (device memory) | next to the chip | the allocator |
 # | CPU memory | across PCIe, 64 GB/s each way (Gen5 x16) | swap ([lesson 12](12_beyond_one_gpu.ipynb)) |
 #
 # FlashAttention is fast because of the gap between SRAM and HBM. It keeps a tile of K and V in SRAM and never writes the matrix of scores to HBM.
@@ -454,7 +455,7 @@ Table(head, rows, right=["相当于最底层的倍数"])
 #
 # The weights of a decode step gain nothing from the upper levels.
 # A step reads each weight once. Unless the model is tiny, the weight has left every cache long before the next step needs it again, so for weights only the lowest level counts.
-# %% [markdown] key="levels_read" lang="zh" src="c4944a62"
+# %% [markdown] key="levels_read" lang="zh" src="bd15114e"
 # 机器上的其他程序会让个别点偏移；机器空闲时，台阶很清楚。
 # 在 GPU 上，torch 只报告 L2 的大小，所以放得进 L1 的部分，这里也算作 L2。
 # 还有两层用这种办法看不到，即寄存器和 GPU 上的共享内存，因为它们都要由 kernel 自己填充。
@@ -494,13 +495,17 @@ orders = {pattern: index_order(pattern, 2**18, row=64)[:32].tolist() for pattern
 show(warp_sectors(orders, t("lang")))
 
 # %% [markdown] key="orders_read" lang="en"
+# `coalesced` is the order of memory: 32 neighbours in the list are 32 neighbours in memory, so the warp gets exactly the 128 bytes that it asked for.
 # `per_thread` is how you would share an array out among CPU threads: thread 0 gets elements 0 to 63, thread 1 gets 64 to 127, and each starts at the beginning of its piece.
 # On a GPU this makes memory move 1,024 bytes where the warp asked for 128.
 # `random_rows` shuffles rows of 256 bytes, and reads each row from end to end. In 16 bit, 256 bytes are the K of one head and one token, so this is what a block table does to a cache.
-# %% [markdown] key="orders_read" lang="zh" src="7fc1da25"
+# `random` shuffles single elements.
+# %% [markdown] key="orders_read" lang="zh" src="a1e67253"
+# `coalesced` 就是**合并访存**，即按内存次序读，表中相邻的 32 项在内存里也相邻，一个 warp 请求 128 字节，显存正好搬 128 字节。
 # `per_thread` 是给 CPU 线程分数组时的常见做法，例如线程 0 拿第 0 到 63 个元素，线程 1 拿第 64 到 127 个，每个线程都从自己那一段的开头读起。
 # 放到 GPU 上，一个 warp 只请求 128 字节，显存却要搬 1,024 字节。
 # `random_rows` 打乱的是 256 字节的行，每行从头读到尾。256 字节就是 16 位时一个头、一个 token 的 K，所以块表对缓存做的正是这件事。
+# `random` 打乱的则是单个元素。
 
 # %% key="patterns_measured" tags="timing" lang="en"
 measured = {point.what: point.gb_s for point in access_patterns(device, cores=1)}
@@ -517,7 +522,7 @@ rows = [(name, f"{gb_s:.2f}", f"{gb_s / measured['coalesced']:.1%}") for name, g
 Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相当于合并访存的"])
 
 # %% [markdown] key="patterns_read" lang="en"
-# Each read counts as 16 bytes: 4 of data, 8 of its index and 4 written to the result. Only the 4 bytes of data lie in another place each time, the other 12 are always read and written in order.
+# The last column compares each order with `coalesced`. Each read counts as 16 bytes: 4 of data, 8 of its index and 4 written to the result. Only the 4 bytes of data lie in another place each time, the other 12 are always read and written in order.
 #
 # A CPU core works through the list one entry after another, so the same patterns matter here, for another reason.
 # A CPU thread is fast if what it reads *next* is a neighbour of what it has just read. A warp is fast if what its threads read *at the same time* are neighbours.
@@ -525,7 +530,7 @@ Table(["次序", "GB/s", "相当于合并访存的"], rows, right=["GB/s", "相�
 # Rows of 256 bytes in random order are several times faster than single elements. But at the beginning of each row the CPU has to wait again.
 # `random_blocks` keeps 16 rows together, 4 KiB, like a block of 16 tokens, and comes much nearer to the speed of memory order.
 # This is why the blocks of a cache can lie anywhere, while the contents of one block have to lie together.
-# %% [markdown] key="patterns_read" lang="zh" src="736e8f68"
+# %% [markdown] key="patterns_read" lang="zh" src="3d056a48"
 # 每取一个元素按 16 字节计，其中数据 4 字节、下标 8 字节、写出结果 4 字节。位置被打乱的只有那 4 字节的数据，其余 12 字节始终按次序读写。
 #
 # CPU 核心是逐项处理这张表的，所以同样的访问模式在这里也有快慢之分，只是原因不同。
@@ -567,10 +572,10 @@ head = ["GB/s", f"TFLOP/s（数据类型 {rate.dtype}）", "拐点（FLOP/字节
 Table(head, [(here.bandwidth_gb_s, here.tflops, here.ridge)])
 
 # %% [markdown] key="widget_intro" lang="en"
-# Now turn the knobs.
+# Now try it: change the batch, the context or the device.
 # S is the whole step, W the part that reads weights, A the part that reads the cache. Each stands on the roof at its own intensity.
 # The first device in the list is this machine, as just measured.
-# %% [markdown] key="widget_intro" lang="zh" src="5e51cd1b"
+# %% [markdown] key="widget_intro" lang="zh" src="de3278b4"
 # 现在动手调一调。
 # S 是整步，W 是读权重的部分，A 是读缓存的注意力部分；三个点各按自己的算术强度落在 Roofline 上。
 # 设备列表的第一项，就是刚刚测得的本机。
@@ -660,8 +665,8 @@ for model, name in pairs:
     card = gpu_roof(find_gpu(name))
     batches = [ridge_batch(model, context, card) for context in contexts]
     rows.append((f"{model}, {name}", *(batch or "none" for batch in batches)))
-head = ["tokens of context", *(f"{context:,}" for context in contexts)]
-Table(head, rows, title="Smallest batch at the ridge point", right=head[1:])
+head = ["model, card", *(f"{context:,}" for context in contexts)]
+Table(head, rows, title="Smallest batch at the ridge point, by tokens of context", right=head[1:])
 
 # %% key="ridge_table" lang="zh"
 contexts = (1, 64, 256, 512, 1024, 4096)
@@ -671,8 +676,8 @@ for model, name in pairs:
     card = gpu_roof(find_gpu(name))
     batches = [ridge_batch(model, context, card) for context in contexts]
     rows.append((f"{model}, {name}", *(batch or "没有" for batch in batches)))
-head = ["上下文（token）", *(f"{context:,}" for context in contexts)]
-Table(head, rows, title="到达拐点的最小 batch", right=head[1:])
+head = ["模型，显卡", *(f"{context:,}" for context in contexts)]
+Table(head, rows, title="到达拐点的最小 batch，各列是上下文的 token 数", right=head[1:])
 
 # %% [markdown] key="ridge_read" lang="en"
 # The table is arithmetic alone. Whether such a batch fits in memory is the question of [lesson 08](08_allocate_kv_cache.ipynb). (DeepSeek-V3 doesn't fit on one H200 at all.)
@@ -747,8 +752,8 @@ Table(head, rows, right=head[3:])
 # %% [markdown] key="break" lang="en"
 # ## Break it
 #
-# Which of these rules survive on another card? Take the attention of DeepSeek-V3, with the same kernel, on four cards:
-# %% [markdown] key="break" lang="zh" src="54c5963e"
+# Do these results hold on another card? Take the attention of DeepSeek-V3, with the same kernel, on four cards:
+# %% [markdown] key="break" lang="zh" src="ea9e4d18"
 # ## 弄坏它
 #
 # 换一块卡，前面的结论还成立吗？同样是 DeepSeek-V3 的注意力，同样的 kernel，放到四块卡上：
@@ -814,12 +819,12 @@ Table(["算法", "毫秒"], rows, right=["毫秒"])
 # %% key="utilization" lang="en"
 used = 7e9 * 2 * 100 / 1e9  # parameters x bytes x tokens a second
 rows = [("7e9 x 2 x 100", f"{used:,.0f}", f"{used / 2000:.0%}"), ("without the 2 bytes", f"{700:,}", f"{700 / 2000:.0%}")]
-Table(["", "GB/s", "of 2 TB/s"], rows, right=["GB/s", "of 2 TB/s"])
+Table(["calculation", "GB/s", "share of 2 TB/s"], rows, right=["GB/s", "share of 2 TB/s"])
 
 # %% key="utilization" lang="zh"
 used = 7e9 * 2 * 100 / 1e9  # 参数 × 字节 × 每秒 token 数
 rows = [("7e9 × 2 × 100，完整", f"{used:,.0f}", f"{used / 2000:.0%}"), ("漏乘 2 个字节", f"{700:,}", f"{700 / 2000:.0%}")]
-Table(["", "GB/s", "占 2 TB/s 的比例"], rows, right=["GB/s", "占 2 TB/s 的比例"])
+Table(["算法", "GB/s", "占 2 TB/s 的比例"], rows, right=["GB/s", "占 2 TB/s 的比例"])
 
 # %% [markdown] key="self" lang="en"
 # ## Recap

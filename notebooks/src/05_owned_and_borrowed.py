@@ -50,13 +50,13 @@ show(storage_views(saved, t("lang")))
 #
 # After this lesson you can:
 #
-# - **tell** of any tensor which bytes it touches and which it keeps alive;
+# - **tell** for any tensor which bytes it touches and which it keeps alive;
 # - **predict** when memory is freed, by the rule of C++ and by that of torch;
 # - **lend** parts of one allocation on purpose, and refuse to free it while a loan is in use.
 #
 # You need no more than Python and the shape of a tensor; the C++ is explained as we go.
 # To begin, how large is a file with each of these three?
-# %% [markdown] key="able" lang="zh" src="279be4a0"
+# %% [markdown] key="able" lang="zh" src="438d8170"
 # `batch[0]` 只看到 80,000 字节，却让一百倍的内存无法释放，因为它放在 batch 的**存储**（storage）里。副本则有自己的存储。
 #
 # 学完本课，你能够：
@@ -141,7 +141,7 @@ predict("quiz_total", ...)
 from minikv.memory import ownership, share_storage
 
 a = torch.zeros(1024, 768, dtype=torch.float16)
-b = a.view(1024, 768)
+b = a.view(1024, 768)  # [1024, 768]
 c = torch.zeros(512, 768, dtype=torch.float16)
 show(storage_views({"a": a, "b": b, "c": c}, t("lang")))
 
@@ -242,7 +242,7 @@ show(addresses(moments, "zh"))
 #
 # Now the same steps in torch. What does `b` read, and does `c` lie somewhere else?
 # %% [markdown] key="dangle_read" lang="zh" src="e68a2fbc"
-# `b` **悬空**（dangling）了。地址没有变，拥有者已经不在，所以读到的是 `c` 写在那里的内容。
+# `b` **悬空**（dangling）了。地址没有变，但拥有者已经不在，所以读到的是 `c` 写在那里的内容。
 # 整个过程没有报错，也没有警告。
 # 换成 KV 缓存，就是一个用户的回答里混进了另一个用户的提示词。
 #
@@ -307,16 +307,16 @@ Table(["还有的名字", "存储还在"], rows)
 # ## The formula
 #
 # A view is a rule for finding elements in a storage.
-# The first formula gives the byte at which element $(i_1, \dots, i_n)$ lies. The second gives what a tensor keeps alive beside its own bytes:
-# %% [markdown] key="formula" lang="zh" src="c8d61e5a"
+# The first formula gives the byte at which element $(i_1, \dots, i_n)$ lies. The second gives the bytes that a tensor keeps alive in addition to its own:
+# %% [markdown] key="formula" lang="zh" src="8ff38e0d"
 # ## 公式
 #
 # 视图就是一条规则，规定怎样在存储里找到各个元素。
 # 第一个公式给出元素 $(i_1, \dots, i_n)$ 在存储中的字节位置，第二个给出张量在自身之外连带占住的字节数：
 
 # %% [markdown] key="formula_math" lang="en"
-# $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{kept beside} = S - s \cdot \big|\{\, p \,\}\big|$$
-# %% [markdown] key="formula_math" lang="zh" src="b3122d1c"
+# $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{kept in addition} = S - s \cdot \big|\{\, p \,\}\big|$$
+# %% [markdown] key="formula_math" lang="zh" src="5ae08c83"
 # $$p(i_1, \dots, i_n) = s \,\Big( o + \sum_{k=1}^{n} i_k \, t_k \Big), \qquad 0 \le i_k < d_k \qquad\qquad \text{连带占住} = S - s \cdot \big|\{\, p \,\}\big|$$
 
 # %% [markdown] key="symbols" lang="en"
@@ -330,11 +330,11 @@ Table(["还有的名字", "存储还在"], rows)
 # | $s$ | size of one element | bytes | `x.element_size()` | 2 |
 # | $S$ | size of the storage | bytes | `x.untyped_storage().nbytes()` | 8,388,608 |
 # | $\lvert\{p\}\rvert$ | different places that elements lie on | elements | `ownership(x).touched_bytes // s` | 16,384 |
-# | kept beside | bytes that stay alive although no element needs them | bytes | `ownership(x).keeps_alive_bytes` | 8,355,840 |
+# | kept in addition | bytes that stay alive although no element needs them | bytes | `ownership(x).keeps_alive_bytes` | 8,355,840 |
 #
 # With the numbers put in, the last element lies at byte $2 \cdot (522{,}240 + 7 \cdot 524{,}288 + 15 \cdot 128 + 127 \cdot 1) = 8{,}388{,}606$, at the very end of the storage.
-# Kept beside are $8{,}388{,}608 - 2 \cdot 16{,}384 = 8{,}355{,}840$ B. The next two cells show both numbers:
-# %% [markdown] key="symbols" lang="zh" src="bade6231"
+# Kept in addition are $8{,}388{,}608 - 2 \cdot 16{,}384 = 8{,}355{,}840$ B. The next two cells show both numbers:
+# %% [markdown] key="symbols" lang="zh" src="6f2ac356"
 # 例子是 Llama-3.1-8B 一层的 K，4,096 个 token：张量 `k` 是 8 个头 × 4,096 个 token × 128 个元素。取最后 16 个 token，也就是一个块：`x = k[:, -16:]`。
 #
 # | 符号 | 含义 | 单位 | 在 torch 里 | 本例取值 |
@@ -354,8 +354,8 @@ Table(["还有的名字", "存储还在"], rows)
 from minikv.plan import CacheSpec
 
 layer = CacheSpec.from_config("Llama-3.1-8B").layers[0]
-k = torch.zeros(layer.kv_heads, 4096, layer.k_dim, dtype=torch.bfloat16)
-block = k[:, -16:]
+k = torch.zeros(layer.kv_heads, 4096, layer.k_dim, dtype=torch.bfloat16)  # [8, 4096, 128]
+block = k[:, -16:]  # [8, 16, 128]
 show(storage_views({"k": k, "k[:, -16:]": block}, t("lang")))
 
 # %% key="real_figures" lang="en"
@@ -400,11 +400,11 @@ predict("expanded", ...)
 x = torch.zeros(100, 100)
 made = {
     "x": x,
-    "x.T": x.T,
-    "x[:10]": x[:10],
-    "x[::10]": x[::10],
-    "x[:, 0]": x[:, 0],
-    "x[:1].expand(100, 100)": x[:1].expand(100, 100),
+    "x.T": x.T,  # [100, 100], stride (1, 100)
+    "x[:10]": x[:10],  # [10, 100]
+    "x[::10]": x[::10],  # [10, 100], stride (1000, 1)
+    "x[:, 0]": x[:, 0],  # [100], stride (100,)
+    "x[:1].expand(100, 100)": x[:1].expand(100, 100),  # [1, 100] -> [100, 100], stride (0, 1)
     "x[:10].clone()": x[:10].clone(),
 }
 show(storage_views(made, t("lang")))
@@ -505,7 +505,7 @@ Table(["调用", "K 和 V 的字节数"], rows)
 # %% key="hands_on_bytes" lang="en"
 device = "cuda" if torch.cuda.is_available() else "cpu"
 whole = torch.ones(40, 2**20, device=device)
-part, rows = whole[:4], []
+part, rows = whole[:4], []  # [4, 2**20]
 for moment, tensor in {"whole[:4]": part, "whole[:4].clone()": part.clone()}.items():
     seen = ownership(tensor)
     rows.append((moment, seen.nbytes, seen.storage_bytes))
@@ -515,7 +515,7 @@ Table(["tensor", "own (B)", "storage (B)"], rows)
 # %% key="hands_on_bytes" lang="zh"
 device = "cuda" if torch.cuda.is_available() else "cpu"
 whole = torch.ones(40, 2**20, device=device)
-part, rows = whole[:4], []
+part, rows = whole[:4], []  # [4, 2**20]
 for moment, tensor in {"whole[:4]": part, "whole[:4].clone()": part.clone()}.items():
     seen = ownership(tensor)
     rows.append((moment, seen.nbytes, seen.storage_bytes))
@@ -684,37 +684,37 @@ loan
 whole = torch.zeros(6, 4)
 others = {
     "whole.detach()": whole.detach(),
-    "whole[2:].contiguous()": whole[2:].contiguous(),
+    "whole[2:].contiguous()": whole[2:].contiguous(),  # [4, 4]: already in order, nothing to copy
     "whole.to(torch.float32)": whole.to(torch.float32),
-    "whole.reshape(4, 6)": whole.reshape(4, 6),
-    "whole.T.contiguous()": whole.T.contiguous(),
+    "whole.reshape(4, 6)": whole.reshape(4, 6),  # [4, 6]: the same order, nothing to copy
+    "whole.T.contiguous()": whole.T.contiguous(),  # [4, 6]: another order, so it copies
     "whole.clone()": whole.clone(),
 }
 rows = [(name, str(share_storage(whole, other)), ownership(other).kind) for name, other in others.items()]
-Table(["made", "share_storage", "ownership says"], rows)
+Table(["tensor", "shares memory with whole", "ownership says"], rows)
 
 # %% key="break_alias_code" lang="zh"
 whole = torch.zeros(6, 4)
 others = {
     "whole.detach()": whole.detach(),
-    "whole[2:].contiguous()": whole[2:].contiguous(),
+    "whole[2:].contiguous()": whole[2:].contiguous(),  # [4, 4]：本来就是连续的，不用复制
     "whole.to(torch.float32)": whole.to(torch.float32),
-    "whole.reshape(4, 6)": whole.reshape(4, 6),
-    "whole.T.contiguous()": whole.T.contiguous(),
+    "whole.reshape(4, 6)": whole.reshape(4, 6),  # [4, 6]：次序不变，不用复制
+    "whole.T.contiguous()": whole.T.contiguous(),  # [4, 6]：次序变了，只能复制
     "whole.clone()": whole.clone(),
 }
 rows = [(name, str(share_storage(whole, other)), ownership(other).kind) for name, other in others.items()]
-Table(["得到的张量", "share_storage", "ownership 的回答"], rows)
+Table(["得到的张量", "与 whole 共用内存", "ownership 的回答"], rows)
 
 # %% [markdown] key="break_alias_read" lang="en"
-# Only the last two are. `contiguous()`, `to()` and `reshape()` copy only if they have to.
+# Only the last two are: all the others share the memory of `whole`. `contiguous()`, `to()` and `reshape()` copy only if they have to.
 # `detach()` cuts the gradient and leaves the memory shared. torch doesn't even record it as a view, so `ownership` calls it an owner. Here you have to ask `share_storage`.
 # `clone()` always copies.
 #
 # **Memory from outside.**
 # Next, numpy owns the memory, torch borrows it, and both can write. The 5 that torch writes appears in the numpy array:
-# %% [markdown] key="break_alias_read" lang="zh" src="860a8cee"
-# 只有最后两个是（表中 owner 是拥有者，view 是视图）。`contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
+# %% [markdown] key="break_alias_read" lang="zh" src="1e823c95"
+# 只有最后两个是，其余的都与 `whole` 共用内存（表中 owner 是拥有者，view 是视图）。`contiguous()`、`to()` 和 `reshape()` 只在必要时才复制。
 # `detach()` 切断的是梯度，内存仍然共用；torch 甚至不把它记录为视图，`ownership` 会称它为拥有者，所以这时要用 `share_storage` 来查。
 # `clone()` 一定会复制。
 #
@@ -757,14 +757,14 @@ before, lent.data_ptr() == address_of(buffer)
 # ## Recap
 #
 # In C++ the owner's destructor frees the memory, and a borrower that lives longer dangles without an error: `b` read the 99 of another tensor.
-# In torch the last reference to a storage frees it. So a view of a tenth keeps all of it, and one block of 16 tokens (32,768 B) keeps the 256 times larger K of its layer (8,388,608 B).
+# In torch the last reference to a storage frees it. So a view of a tenth keeps the whole tensor alive, and one block of 16 tokens (32,768 B) keeps the 256 times larger K of its layer (8,388,608 B).
 # `clone()` is the cure, because it copies what a tensor shows into a storage of its own: 16 MiB stay where 160 MiB were held.
 # An arena lends parts of one allocation, each at a multiple of 256 bytes, and refuses to close while even 1 loan is in use.
 #
 # ## Check yourself
 #
 # Say each answer aloud, then compare with `explain(..., reveal=True)`.
-# %% [markdown] key="self" lang="zh" src="f1fbd3ea"
+# %% [markdown] key="self" lang="zh" src="1e116eed"
 # ## 本课小结
 #
 # 在 C++ 里，拥有者的析构函数负责释放；借用者如果活得更久，就会悬空，而且不报错，例如 `b` 读到了另一个张量写的 99。

@@ -76,7 +76,7 @@ batch, context = 32, 8_192
 spec = CacheSpec.from_config(model)
 k = spec.bytes_for(1)
 layer = spec.layers[0]
-head = ["", t("case"), t("value")]  # of the tables below
+head = ["", t("case"), t("value")]
 old = 2 * len(spec.layers) * find_model(model).config["hidden_size"] * 2
 names = ["L", "H", "D", "k (B)", "2 L hidden_size s / k"]
 Table(names, [(len(spec.layers), layer.kv_heads, layer.k_dim, k, f"{old / k:g}")], title=f"{model}, {card}", right=names[4:])
@@ -93,8 +93,8 @@ Table(names, [(len(spec.layers), layer.kv_heads, layer.k_dim, k, f"{old / k:g}")
 # | 5 | MLA, expanded: $d$ elements of K without position, $v$ of V, a head | $k = L \, H_q \, (d + r + v) \, s$ | [03](03_the_2_86x_mistake.ipynb) |
 # | 6 | a sequence, layer $l$ with a window of $w_l$ tokens ($\infty$: none) | $\sum_l \min(n, w_l - 1) \cdot 2 \, H \, D \, s$ | [02b](02b_layers_that_differ.ipynb) |
 #
-# Lines 1 to 5 in bytes a token, line 6 in bytes.
-# %% [markdown] key="bytes" lang="zh" src="607e6905"
+# Lines 1 to 5 are in bytes a token, line 6 is in bytes.
+# %% [markdown] key="bytes" lang="zh" src="7ffb134c"
 # ## 一个 token 的字节
 #
 # | | 算什么 | 公式 | 课 |
@@ -128,11 +128,11 @@ Table(head, [*rows, (6, f"Gemma-3-27B, n = {context:,}", f"{windows:,} B")], rig
 # | 7 | blocks of a sequence, in blocks; its empty slots, in tokens | $\lceil n / P \rceil$ and $\lceil n / P \rceil P - n$ | [00](00_start_here.ipynb) |
 # | 8 | slot of the token at position $i$ (from 0), with the block table $\text{table}$ | $\text{table}[\lfloor i / P \rfloor] \cdot P + i \bmod P$ | [09](09_pages_and_blocks.ipynb) |
 # | 9 | byte of the element $(i_1, \dots)$ of a tensor: offset $o$ and strides $t_j$ in elements | $s \, (o + \sum_j i_j \, t_j)$ | [05](05_owned_and_borrowed.ipynb), [06](06_the_linear_cache.ipynb) |
-# | 10 | what a view keeps alive beside its own bytes; $S$: storage, $U$: bytes that it touches | $S - U$ | [05](05_owned_and_borrowed.ipynb) |
+# | 10 | bytes that a view keeps alive in addition to its own; $S$: its storage, $U$: the bytes that it touches | $S - U$ | [05](05_owned_and_borrowed.ipynb) |
 # | 11 | bytes wasted with $b$ rows of $M$ tokens each | $(b \, M - \sum_i n_i) \, k$ | [06](06_the_linear_cache.ipynb) |
 # | 12 | bytes wasted with blocks | $\sum_i (\lceil n_i / P \rceil P - n_i) \, k$ | [06](06_the_linear_cache.ipynb) |
 # | 13 | reference count of block $j$, in holders; it is free where the sum is 0 | $\sum_i [\, j \in \text{table}_i \,]$ | [09](09_pages_and_blocks.ipynb), [B](B_bug_museum.ipynb) |
-# %% [markdown] key="blocks" lang="zh" src="3eab39f4"
+# %% [markdown] key="blocks" lang="zh" src="905681e3"
 # ## 块与地址
 #
 # | | 算什么 | 公式 | 课 |
@@ -161,7 +161,7 @@ rows = [
 ]
 
 cache = torch.empty(2, layer.kv_heads, context, layer.k_dim, dtype=torch.bfloat16)
-one = cache[1, 3, 100]
+one = cache[1, 3, 100]  # [128]
 rows += [
     (9, f"[1, 3, 100, 0], t = {cache.stride()}", one.data_ptr() - cache.data_ptr()),
     (10, f"U = {ownership(one).touched_bytes} B", f"{ownership(one).keeps_alive_bytes / MIB:.1f} MiB"),
@@ -185,19 +185,19 @@ Table(head, [*rows, (13, "fork, j = 0, ref_count", holders)], right=head[2:])
 # |---|---|---|---|
 # | 14 | bytes for the pool: all memory $T$, share $u$, taken $o$, peak and current of torch's allocator $p$ and $c$, all in bytes | $\lfloor T \, u \rfloor - o - p + c$ | [08](08_allocate_kv_cache.ipynb) |
 # | 15 | its blocks, $A$ being line 14 | $N = \lfloor A / (P \, k) \rfloor$ | [08](08_allocate_kv_cache.ipynb) |
-# | 16 | the same share $f$ elsewhere, in the order minikv, vLLM, SGLang, TensorRT-LLM; in bytes $T$ as above, $o$ taken before loading, $w$ weights, $a$ activations | $fT - o - w - a$, $\;fT - w - a$, $\;f(T - o) - w$, $\;f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
+# | 16 | the pool with the same share $f$ in minikv, vLLM, SGLang and TensorRT-LLM, in this order; all in bytes: $T$ as above, $o$ taken before loading, $w$ weights, $a$ activations | $fT - o - w - a$, $\;fT - w - a$, $\;f(T - o) - w$, $\;f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
 # | 17 | bytes read and written when a cache grows by joining, for $g$ tokens after a prompt of $n$ | $b \, k \, g \, (2n + g + 1)$ | [07](07_allocate_once.ipynb) |
 # | 18 | the same, written to slots | $2 \, b \, k \, g$ | [07](07_allocate_once.ipynb) |
 # | 19 | what torch's allocator gives for a request of $x$ bytes; a segment for it | $512 \lceil x / 512 \rceil$; 2 MiB up to 1 MiB, 20 MiB below 10 MiB, then in steps of 2 MiB | [07](07_allocate_once.ipynb) |
 # | 20 | bytes used on the GPU $G$, with allocated $A$, pinned $Q$, reserved $R$: live, pinned, returnable, outside torch | $G = A + Q + (R - A - Q) + (G - R)$ | [16](16_where_did_6gb_go.ipynb) |
-# %% [markdown] key="memory" lang="zh" src="5434fb5d"
+# %% [markdown] key="memory" lang="zh" src="51ac1ff1"
 # ## 一块 GPU 的显存
 #
 # | | 算什么 | 公式 | 课 |
 # |---|---|---|---|
 # | 14 | 块池的字节数。除比例 $u$ 外，各项也以字节计：全部显存 $T$，已占用 $o$，torch 分配器的峰值 $p$ 和当前值 $c$ | $\lfloor T \, u \rfloor - o - p + c$ | [08](08_allocate_kv_cache.ipynb) |
 # | 15 | 块数，$A$ 是第 14 行的结果 | $N = \lfloor A / (P \, k) \rfloor$ | [08](08_allocate_kv_cache.ipynb) |
-# | 16 | 同样的比例 $f$，依次为 minikv、vLLM、SGLang、TensorRT-LLM；以字节计，$T$ 同上，$o$ 加载前已占用，$w$ 权重，$a$ 激活 | $fT - o - w - a$，$fT - w - a$，$f(T - o) - w$，$f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
+# | 16 | 同样的比例 $f$，各引擎的块池有多大，依次为 minikv、vLLM、SGLang、TensorRT-LLM；以字节计，$T$ 同上，$o$ 加载前已占用，$w$ 权重，$a$ 激活 | $fT - o - w - a$，$fT - w - a$，$f(T - o) - w$，$f(T - o - w - a)$ | [D](D_other_engines.ipynb) |
 # | 17 | 靠拼接增长的缓存，提示词 $n$ 个 token 之后再来 $g$ 个，读写的字节 | $b \, k \, g \, (2n + g + 1)$ | [07](07_allocate_once.ipynb) |
 # | 18 | 同样的 token，写入槽位 | $2 \, b \, k \, g$ | [07](07_allocate_once.ipynb) |
 # | 19 | 申请 $x$ 字节，torch 的分配器给多少；为它开的段多大 | $512 \lceil x / 512 \rceil$；1 MiB 以内开 2 MiB，不到 10 MiB 开 20 MiB，再大则取 2 MiB 的整数倍 | [07](07_allocate_once.ipynb) |
@@ -296,8 +296,8 @@ rows.append((28, load, f"{moved.num_bytes / MIB:,.1f} MiB"))
 
 rng = torch.Generator().manual_seed(0)
 query, keys, values = (torch.randn(rows, layer.k_dim, generator=rng) for rows in (1, 64, 64))
-logits = query @ keys.T / layer.k_dim**0.5
-whole = torch.nn.functional.scaled_dot_product_attention(query, keys, values)
+logits = query @ keys.T / layer.k_dim**0.5  # [1, 64]
+whole = torch.nn.functional.scaled_dot_product_attention(query, keys, values)  # [1, 128]
 rows.append((29, "n = 64, torch.allclose", str(torch.allclose(torch.softmax(logits, -1) @ values, whole, atol=1e-5))))
 halves = [(torch.softmax(x, -1) @ v, torch.logsumexp(x, -1)) for x, v in zip(logits.split(32, -1), values.split(32))]
 merged, _ = merge_splits(*(torch.stack(parts) for parts in zip(*halves)))
@@ -342,7 +342,7 @@ kept = Budget(n_sink=4, budget=1_532, n_recent=512, evict_every=16)
 tokens, group = 64, heads // layer.kv_heads
 query = torch.randn(tokens, group, layer.k_dim, generator=rng)
 cache = torch.randn(2, tokens // block_size, block_size, 1, layer.k_dim, generator=rng)
-table = torch.arange(tokens // block_size, dtype=torch.int32)[None]
+table = torch.arange(tokens // block_size, dtype=torch.int32)[None]  # [1, 4]
 starts, length = torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([tokens], dtype=torch.int32)
 scale = layer.k_dim**-0.5
 kv = PagedKV(cache[0], cache[1], table, length)

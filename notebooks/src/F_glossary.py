@@ -44,7 +44,7 @@
 # | **提示词** | prompt | 请求带来的那些 token。别处也写作：提示。 | token | `minikv.models.recall_prompt` |
 # | **序列（量词：条）** | sequence | 一个请求的全部 token：提示词加上已生成的。 | token | `minikv.engine.Sequence` |
 # | **token** | token | 模型一次读或写的一小段文字；本课程里的长度都按 token 算。别处也写作：词元。 | token |  |
-# | **组件** | widget | notebook 里可以操作的图，数字由包现算。 |  | `minikv.course.widgets.BudgetWidget` |
+# | **组件** | widget | notebook 里可以操作的图，数字由程序包当场算出。 |  | `minikv.course.widgets.BudgetWidget` |
 
 # %% [markdown] key="words-01" lang="en"
 # ## [01 · Why does generation slow down without a cache?](01_why_a_cache.ipynb)
@@ -56,8 +56,8 @@
 # | **induction head** | 归纳头（induction head） | A head that finds an earlier place with the same token and copies what followed there. |  |  |
 # | **KV cache** | KV 缓存 | K and V of all tokens so far, kept so that no step has to compute them again. | bytes | `minikv.plan.CacheSpec.bytes_for` |
 # | **prefill** | 预填充 | The forward over a prompt: many tokens at once, and their K and V go into the cache. | tokens | `minikv.kernels.paged_prefill` |
-# | **query / key / value (vectors)** | query / K / V | What a token looks for, what it can be found by, and what it has to say. | elements | `minikv.kernels.Attention` |
-# %% [markdown] key="words-01" lang="zh" src="483b60b6"
+# | **query / key / value (vectors)** | query / K / V | What a token looks for, what it can be found by, and what it hands over when it is found. | elements | `minikv.kernels.Attention` |
+# %% [markdown] key="words-01" lang="zh" src="270d4eb2"
 # ## [01 · 没有缓存，生成为什么会越来越慢？](01_why_a_cache.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -107,11 +107,11 @@
 # | **arithmetic intensity** | 算术强度 | FLOPs of some work divided by the bytes that it moves. | FLOP/byte | `minikv.plan.roofline.decode_work` |
 # | **bandwidth** | 带宽 | Bytes that memory or a link can move in a second. | bytes/s | `minikv.memory.read_bandwidth` |
 # | **coalesced access** | 合并访存 | Neighbouring threads read neighbouring addresses, so that one transfer serves them all. | bytes/s | `minikv.memory.access_patterns` |
-# | **HBM** | HBM（高带宽显存） | A GPU's main memory, stacked chips beside the processor: tens of GiB, where weights and the KV cache lie; each decode step reads them from it. | bytes | `minikv.plan.find_gpu` |
+# | **HBM** | HBM（高带宽显存） | A GPU's main memory, stacked chips next to the processor: tens of GiB, where weights and the KV cache lie; each decode step reads them from it. | bytes | `minikv.plan.find_gpu` |
 # | **memory-bound / compute-bound** | 访存受限 / 计算受限 | Waiting for memory (intensity below the ridge point), or for arithmetic (above it). |  | `minikv.plan.roofline.Roof.seconds` |
-# | **roofline / ridge point** | Roofline 模型 / 拐点（ridge point） | The most FLOP/s that work can reach, given its FLOPs a byte; the ridge point is where memory and arithmetic take equally long. | FLOP/byte | `minikv.plan.roofline.gpu_roof` |
+# | **roofline / ridge point** | Roofline 模型 / 拐点（ridge point） | The most FLOP/s that some work can reach, given how many FLOPs it does with each byte; at the ridge point, memory and arithmetic take equally long. | FLOP/byte | `minikv.plan.roofline.gpu_roof` |
 # | **SRAM** | SRAM（片上存储） | Small, fast memory on the chip: registers, shared memory, L1 and L2. A kernel keeps there what it uses more than once. | bytes |  |
-# %% [markdown] key="words-04" lang="zh" src="d476ecdb"
+# %% [markdown] key="words-04" lang="zh" src="8affa8cc"
 # ## [04 · Roofline 模型：GPU 为什么在等？](04_the_roofline.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -161,18 +161,18 @@
 # |---|---|---|---|---|
 # | **allocated / reserved** | 已分配 / 已保留（reserved） | What tensors use now; what PyTorch holds, with what it keeps for later. | bytes | `minikv.memory.MemoryStats` |
 # | **allocator block / segment** | 分配器块 / 段（segment） | A segment is a piece that the caching allocator took from the driver; its blocks are the cuts that tensors get. | bytes | `minikv.memory.allocator.rules.segment_size` |
-# | **caching allocator** | 缓存分配器 | PyTorch's manager of GPU memory: it takes large segments from the driver, cuts them up, and keeps what is freed for the next request. | bytes | `minikv.memory.CachingAllocator` |
+# | **caching allocator** | 缓存分配器 | PyTorch's manager of GPU memory: it takes large segments from the driver, cuts them up, and keeps what is freed for later requests. | bytes | `minikv.memory.CachingAllocator` |
 # | **latency ladder** | 延迟阶梯 | The time of one load by the size of what is walked through: a few nanoseconds in the first cache, a hundred and more in memory. | ns | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | **pointer chasing** | 指针追逐 | A way to time one load: each number read is the place of the next, so no load can begin before the last one has ended. | ns | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | **pre-allocation** | 预分配 | To allocate the memory once, at the start, for the largest case. | bytes | `minikv.cache.LinearKVCache` |
-# %% [markdown] key="words-07" lang="zh" src="e9b646cd"
+# %% [markdown] key="words-07" lang="zh" src="a0f0dde5"
 # ## [07 · 每个 token 的 malloc 要花多少？](07_allocate_once.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
 # | **已分配 / 已保留（reserved）** | allocated / reserved | 已分配是张量正在用的；已保留是 PyTorch 手里的全部，包括留着备用的。别处也写作：预留。 | <nobr>字节</nobr> | `minikv.memory.MemoryStats` |
 # | **分配器块 / 段（segment）** | allocator block / segment | 段是缓存分配器向驱动要来的一整片，分配器块是从段里切给张量的。 | <nobr>字节</nobr> | `minikv.memory.allocator.rules.segment_size` |
-# | **缓存分配器** | caching allocator | PyTorch 的显存管家：向驱动要大段，切开来用，释放的留给下一个请求。别处也写作：显存分配器。 | <nobr>字节</nobr> | `minikv.memory.CachingAllocator` |
+# | **缓存分配器** | caching allocator | PyTorch 管理显存的部件：向驱动申请大段，切开来用；释放的留着，给以后的申请用。别处也写作：显存分配器。 | <nobr>字节</nobr> | `minikv.memory.CachingAllocator` |
 # | **延迟阶梯** | latency ladder | 一次读取的时间随数据大小变化的曲线：在一级缓存里几纳秒，在内存里一百纳秒以上。 | <nobr>纳秒</nobr> | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | **指针追逐** | pointer chasing | 测量一次读取要多久的方法：读出的数就是下一个数的位置，上一次没读完，下一次就无法开始。 | <nobr>纳秒</nobr> | `minikv.course.lessons.l07.pointer_chase.load_ns` |
 # | **预分配** | pre-allocation | 一开始就按最大的情形分配好，只分配一次。 | <nobr>字节</nobr> | `minikv.cache.LinearKVCache` |
@@ -210,10 +210,10 @@
 # | **copy-on-write** | 写时复制 | A shared block is copied only when one of its holders writes into it. |  | `minikv.blocks.BlockManager.fork` |
 # | **KV cache group** | KV 缓存组 | Layers with one window and one number of bytes a token: they share a pool of blocks and one block table a sequence. |  | `minikv.blocks.KVCacheGroup` |
 # | **prefix cache / hit rate** | 前缀缓存 / 命中率 | Blocks of earlier prompts, found again by their content; the hit rate is the share of asked tokens that were found. | 0 to 1 | `minikv.blocks.BlockManager.match` |
-# | **radix tree (RadixAttention)** | 基数树（RadixAttention） | SGLang's index of cached prefixes: a tree whose edges hold runs of tokens, where chained digests name whole blocks. | tokens | `minikv.blocks.BlockManager.match` |
+# | **radix tree (RadixAttention)** | 基数树（RadixAttention） | SGLang's index of cached prefixes: a tree with runs of tokens on its edges. (minikv names whole blocks by chained digests instead.) | tokens | `minikv.blocks.BlockManager.match` |
 # | **reference count / free list** | 引用计数 / 空闲队列 | How many sequences hold a block; the queue of blocks that no sequence holds. |  | `minikv.blocks.BlockPool.ref_count` |
 # | **slot / slot mapping** | 槽位 / 槽位映射（`slot_mapping`） | A slot is the place of one token in the pool; the slot mapping says which slot each new token gets. |  | `minikv.blocks.BlockManager.slot_mapping` |
-# %% [markdown] key="words-09" lang="zh" src="07483c4e"
+# %% [markdown] key="words-09" lang="zh" src="938109b4"
 # ## [09 · 块 7 属于哪条序列？](09_pages_and_blocks.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -223,8 +223,8 @@
 # | **写时复制** | copy-on-write | 共享的块平时不复制，有序列要往里写时才复制一份。 |  | `minikv.blocks.BlockManager.fork` |
 # | **KV 缓存组** | KV cache group | 窗口相同、每个 token 字节数也相同的层：它们共用一个块池，每条序列共用一张块表。 |  | `minikv.blocks.KVCacheGroup` |
 # | **前缀缓存 / 命中率** | prefix cache / hit rate | 以前的提示词留下的块，内容相同就能再次找到；命中率是请求的 token 里找到的比例。别处也写作：自动前缀缓存。 | 0 到 1 | `minikv.blocks.BlockManager.match` |
-# | **基数树（RadixAttention）** | radix tree (RadixAttention) | SGLang 的前缀索引：一棵树，边上是一串 token；链式的摘要则以整块为单位。 | token | `minikv.blocks.BlockManager.match` |
-# | **引用计数 / 空闲队列** | reference count / free list | 有几条序列持有这个块；没人持有的块排成的队。别处也写作：空闲链表。 |  | `minikv.blocks.BlockPool.ref_count` |
+# | **基数树（RadixAttention）** | radix tree (RadixAttention) | SGLang 的前缀索引：一棵树，每条边上是一串 token。（minikv 用的是链式摘要，以整块为单位。） | token | `minikv.blocks.BlockManager.match` |
+# | **引用计数 / 空闲队列** | reference count / free list | 有几条序列持有这个块；没有序列持有的块排成的队。别处也写作：空闲链表。 |  | `minikv.blocks.BlockPool.ref_count` |
 # | **槽位 / 槽位映射（`slot_mapping`）** | slot / slot mapping | 槽位是块池里放一个 token 的位置；槽位映射说明每个新 token 写进哪个槽位。 |  | `minikv.blocks.BlockManager.slot_mapping` |
 
 # %% [markdown] key="words-10" lang="en"
@@ -246,20 +246,20 @@
 # | **kernel** | kernel | 在 GPU 上运行的函数，由许多程序实例同时执行。别处也写作：算子、核函数。 |  | `minikv.kernels.store_kv` |
 # | **在线 softmax / 沿序列切分（split-KV）** | online softmax / split-KV | 一段一段地算 softmax，随时更新最大值；沿序列切分是把一条序列的各段交给不同的程序。别处也写作：Flash-Decoding。 |  | `minikv.kernels.merge_splits` |
 # | **分页注意力（PagedAttention）** | paged attention | 经过块表去找 K 和 V 的注意力，不要求它们连成一片。 |  | `minikv.kernels.paged_decode` |
-# | **tile** | tile | kernel 的一个程序一次取来、一次算完的那部分 K 和 V。别处也写作：分块。 |  |  |
+# | **tile** | tile | kernel 的一个程序实例一次取来、一次算完的那部分 K 和 V。别处也写作：分块。 |  |  |
 
 # %% [markdown] key="words-11a" lang="en"
 # ## [11a · How do 256 requests share one cache?](11a_continuous_batching.ipynb)
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **chunked prefill** | 分块预填充 | A long prompt is computed in pieces, over several steps, beside the decodes of others. | tokens | `minikv.engine.Scheduler.schedule` |
+# | **chunked prefill** | 分块预填充 | A long prompt is computed in pieces, over several steps; in each of them other sequences decode as usual. | tokens | `minikv.engine.Scheduler.schedule` |
 # | **continuous batching** | 连续批处理 | The batch is chosen again at every step: requests that have ended leave, and waiting ones may join. | sequences | `minikv.engine.Scheduler.schedule` |
 # | **detokenize** | 还原为文本 | To turn token numbers back into text, piece by piece while they arrive. |  |  |
-# | **seat / `max_num_seqs`** | 并发上限（`max_num_seqs`） | A batch has `max_num_seqs` seats: so many sequences may run at the same time. | sequences | `minikv.engine.Scheduler` |
+# | **seat / `max_num_seqs`** | 并发上限（`max_num_seqs`） | A batch has `max_num_seqs` seats: at most that many sequences run at the same time. | sequences | `minikv.engine.Scheduler` |
 # | **step ahead (scheduled before the tokens of the one before it are read)** | 提前的一步（尚未读到上一步的 token 就已调度） | The engine prepares the next step while the GPU still computes this one. |  | `minikv.engine.ext.overlap.schedule_next` |
 # | **TTFT / TPOT** | 首 token 延迟（TTFT）/ 每 token 延迟（TPOT） | Time from a request to its first token; time from one of its tokens to the next, on average. | s | `minikv.engine.summary` |
-# %% [markdown] key="words-11a" lang="zh" src="c839262e"
+# %% [markdown] key="words-11a" lang="zh" src="a143a58a"
 # ## [11a · 256 个请求怎样共用一份缓存？](11a_continuous_batching.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -277,8 +277,8 @@
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
 # | **preemption** | 抢占 | Taking all blocks of a running sequence back, so that others can go on; it continues later. |  | `minikv.engine.Rules.choose_victim` |
-# | **recompute (after preemption)** | 重新计算 | To compute the K and V of a preempted sequence again, instead of having kept them. | s | `minikv.plan.preemption.recompute_seconds` |
-# %% [markdown] key="words-11b" lang="zh" src="4b57edce"
+# | **recompute (after preemption)** | 重新计算 | To compute the K and V of a preempted sequence again when it continues, because its blocks were given away. | s | `minikv.plan.preemption.recompute_seconds` |
+# %% [markdown] key="words-11b" lang="zh" src="de77fb62"
 # ## [11b · 块用完了，哪条序列让出来？](11b_when_blocks_run_out.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -299,10 +299,10 @@
 # | **pinned memory** | 锁页内存 | Host memory that cannot be paged out, so that a GPU copies it faster and without waiting. | bytes | `minikv.cache.HostPool` |
 # | **rank** | rank | One of the processes that run a model together, mostly one a GPU; also its number. |  | `minikv.models.sharding.ranks_of` |
 # | **shard / replicate** | 切分 / 复制 | To give each rank a part of something, or to give each rank all of it. |  |  |
-# | **stream / event (CUDA)** | 流 / 事件 | A stream is a queue of GPU work, done in order; an event marks a place in it that others can wait for. |  |  |
+# | **stream / event (CUDA)** | 流 / 事件 | A stream is a queue of GPU work, done in order; an event marks a place in it that other streams can wait for. |  |  |
 # | **swap out, in / offload** | 换出、换入 / 卸载 | To move blocks from the GPU to host memory and back. | s | `minikv.plan.preemption.swap_seconds` |
 # | **tensor parallelism** | 张量并行（TP） | Several GPUs compute every layer together, each with a part of the heads and matrices. |  | `minikv.plan.plan_memory` |
-# %% [markdown] key="words-12" lang="zh" src="b6991754"
+# %% [markdown] key="words-12" lang="zh" src="e805a15b"
 # ## [12 · 每块 GPU 各存什么？](12_beyond_one_gpu.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -394,8 +394,8 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **pinned / returnable (of what torch keeps)** | 被钉住 / 可归还 | Free bytes in a segment that something live keeps from going back to the driver; free bytes of segments that `empty_cache()` gives back. Not pinned memory of the host. | bytes | `minikv.memory.retention.cached_memory.CachedMemory` |
-# %% [markdown] key="words-16" lang="zh" src="3b8905d3"
+# | **pinned / returnable (of what torch keeps)** | 被钉住 / 可归还 | Pinned: free bytes of a segment in which a tensor still lives, so that the segment cannot go back to the driver. Returnable: free segments, which `empty_cache()` gives back. Neither is pinned memory of the host. | bytes | `minikv.memory.retention.cached_memory.CachedMemory` |
+# %% [markdown] key="words-16" lang="zh" src="bddbd49e"
 # ## [16 · 那 6 GB 去哪儿了？](16_where_did_6gb_go.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
@@ -422,7 +422,7 @@
 # | **分位数** | percentile | p99 是 100 次测量里有 99 次不超过的值。 | 秒 | `minikv.engine.Percentiles` |
 # | **副本** | replica | 一份完整的模型，有自己的缓存和调度器。 |  | `minikv.simulate.Replica` |
 # | **请求轨迹** | request trace | 一份请求清单：何时到来，提示词和回答多长，哪些开头相同。 |  | `minikv.simulate.Trace` |
-# | **路由器** | router | 决定请求交给哪个副本。 |  | `minikv.simulate.PrefixAware` |
+# | **路由器** | router | 决定每个请求交给哪个副本的部件。 |  | `minikv.simulate.PrefixAware` |
 # | **会话** | session | 一段对话：每轮的提示词是之前的全部内容，再加一句新的。 |  | `minikv.simulate.Load` |
 
 # %% [markdown] key="words-18" lang="en"
@@ -437,5 +437,5 @@
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **下限 / 得分** | floor / score | 任何方案都少不了的时间；得分是下限除以实际用时再乘 100。 | 秒 | `minikv.course.capstone.floor` |
+# | **下限 / 得分** | floor / score | 任何方案都至少要用这么久；得分是下限除以实际用时，再乘 100。 | 秒 | `minikv.course.capstone.floor` |
 # | **质量门槛** | quality bar | 一个方案的答案 token 至少要对多少；低于它，得分就是 0。 | 0 到 1 | `minikv.course.capstone.Task` |

@@ -47,13 +47,13 @@ check("01.1", attend)
 # %% [markdown] key="step-text" lang="en"
 # ## 01.2 A step without a cache
 #
-# How many FLOPs does a step cost that feeds all `num_tokens` tokens?
+# A step feeds all `num_tokens` tokens. How many FLOPs does it cost?
 #
 # Each of the `layers` has these matrices: Q, K, V, output, and three of the MLP (`hidden` x `intermediate`).
 # `heads` query heads share `kv_heads` KV heads, each of `head_dim` elements.
 # Only the last token gets logits over `vocab`.
 # A multiplication and an addition are two FLOPs; count attention over the whole square.
-# %% [markdown] key="step-text" lang="zh" src="3c66709b"
+# %% [markdown] key="step-text" lang="zh" src="a8551aed"
 # ## 01.2 不用缓存的一步
 #
 # 把全部 `num_tokens` 个 token 都送入的一步，需要多少 FLOP？
@@ -106,11 +106,11 @@ check("01.3", crossing)
 # Write the loop that generates `num_new` tokens after `prompt` and returns them as a list.
 #
 # Feed no token twice, and each at its own position: the whole prompt in one call, then one new token a call.
-# Make no call whose next token you don't need.
+# Make no call if you don't need the token that it returns.
 # Both arguments are lists of ints; positions count from 0.
 # The check looks at the tokens and at every call.
 # `model` is a toy; `model_seed` in a counterexample is its seed, which stands for the weights.
-# %% [markdown] key="generate-text" lang="zh" src="0d8c0b37"
+# %% [markdown] key="generate-text" lang="zh" src="21eda957"
 # ## 01.4 使用缓存的循环
 #
 # `model(tokens, positions)` 把 token 送入给定的位置，记住它们的 K 和 V，返回下一个 token。

@@ -54,11 +54,13 @@ check("02.1", token_bytes)
 #
 # `config` is a `config.json` as a dict, with `hidden_size`, `num_attention_heads` and `num_key_value_heads`.
 # `head_dim` may be a number, `None`, or absent.
-# %% [markdown] key="e2" lang="zh" src="d95dadb3"
+# Return how many elements one head's K of a token has in this model.
+# %% [markdown] key="e2" lang="zh" src="6c3af660"
 # ## 02.2 配置里的头维度
 #
 # `config` 是读成 dict 的 `config.json`，含有 `hidden_size`、`num_attention_heads` 和 `num_key_value_heads`。
 # `head_dim` 可能是数字，可能是 `None`，也可能没有。
+# 返回这个模型里，一个 token 在一个头的 K 有多少个元素。
 
 # %% key="e2_code"
 def head_dim_of(config: dict) -> int:
@@ -134,11 +136,11 @@ def reading(model: str, kv_dtype: str, context: int, gib: int) -> tuple[int, int
 check("02.7", reading)
 
 # %% [markdown] key="e4_widget" lang="en"
-# Now the widget. `observe` calls `draw` whenever a knob moves. Move one; then add a model of your own to the first list.
-# The short form is `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`: it makes the same knobs and prints the two numbers.
-# %% [markdown] key="e4_widget" lang="zh" src="56f3c5aa"
-# 现在来做组件。任何一个旋钮改变，`observe` 都会调用 `draw`。先拨动一个，再往第一个列表里加一个你自己的模型。
-# 简短的写法是 `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`：它生成同样的旋钮，并打印这两个数。
+# Now the widget. `observe` calls `draw` whenever you change one of the four controls. Change one; then add another model of the catalogue to the first list.
+# The short form is `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`: it makes the same controls and prints the two numbers.
+# %% [markdown] key="e4_widget" lang="zh" src="7cab4f33"
+# 现在来做组件。四个控件里任何一个改变，`observe` 都会调用 `draw`。先动一个试试，再往第一个列表里加一个目录里的模型。
+# 简短的写法是 `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`：它生成同样的控件，并打印这两个数。
 
 # %% key="e4_interact" lang="en"
 from ipywidgets import HTML, Dropdown, IntSlider, VBox
@@ -155,7 +157,7 @@ def draw(change):
 
 for knob in knobs:
     knob.observe(draw, "value")
-show(VBox([*knobs, picture]), text="4 knobs")
+show(VBox([*knobs, picture]), text="4 controls")
 
 # %% key="e4_interact" lang="zh"
 from ipywidgets import HTML, Dropdown, IntSlider, VBox
@@ -172,4 +174,4 @@ def draw(change):
 
 for knob in knobs:
     knob.observe(draw, "value")
-show(VBox([*knobs, picture]), text="4 个旋钮")
+show(VBox([*knobs, picture]), text="4 个控件")

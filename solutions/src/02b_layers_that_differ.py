@@ -23,7 +23,7 @@
 # %% [markdown] key="e1" lang="zh" src="3d226b78"
 # ## 02b.1 带窗口的一批序列
 #
-# 一批序列缓存多少字节。
+# 一批序列缓存多少字节？
 # `lengths` 是各条序列的 token 数；`windows` 每层一项，全注意力为 `None`，否则是配置里的 `sliding_window`，该层保留其中 `window - 1` 个 token。
 # `token_bytes` 是一个 token 在一层里的开销，各层相同。
 
@@ -50,7 +50,7 @@ check("02b.1", bytes_for)
 # %% [markdown] key="e2" lang="zh" src="a261ad76"
 # ## 02b.2 精确的反函数
 #
-# 各层与 02b.1 相同，**一条**序列在 `num_bytes` 之内最多能有多少个 token。
+# 各层与 02b.1 相同，**一条**序列在 `num_bytes` 之内最多能有多少个 token？
 # 如果更多的 token 不再增加开销（每一层都滑动，而且所有窗口都放得下），返回 `math.inf`。
 # 检查所用的字节数会落在某个长度的开销上、略低于它和略高于它。
 
@@ -94,11 +94,11 @@ check("02b.2", max_tokens)
 # How many KV heads does each of `tp` ranks keep?
 # Ranks hold whole heads, all equally many.
 # With more ranks than heads, heads are copied.
-# If neither of `kv_heads` and `tp` divides the other, raise `ValueError`: the check counts that as the right answer.
-# %% [markdown] key="e3" lang="zh" src="82d4d36b"
+# If `kv_heads` doesn't divide `tp` and `tp` doesn't divide `kv_heads`, raise `ValueError`: the check counts that as the right answer.
+# %% [markdown] key="e3" lang="zh" src="304b8a22"
 # ## 02b.3 每个 rank 的 KV 头数
 #
-# `tp` 个 rank，每个保存多少个 KV 头。
+# `tp` 个 rank，每个保存多少个 KV 头？
 # 每个 rank 保存完整的头，而且各 rank 一样多。
 # rank 比头多时，头会复制到多个 rank。
 # `kv_heads` 与 `tp` 互不整除时，抛出 `ValueError`：检查时这算正确答案。

@@ -1,16 +1,16 @@
 # %% [markdown] key="expanded_task" lang="en"
 # ## 03.1 K and V of every head
 #
-# How many bytes does one token take in one layer of an MLA model whose library caches K and V of every head (transformers up to 5.14.1)?
+# A library caches K and V of every head of an MLA model (as transformers up to 5.14.1 did). How many bytes does one token take in one layer?
 #
 # - `heads`: attention heads
 # - `nope`, `rope`: the two parts of K, elements a head
 # - `v_dim`: width of V, elements a head
 # - `itemsize`: bytes an element
-# %% [markdown] key="expanded_task" lang="zh" src="e8b5a790"
+# %% [markdown] key="expanded_task" lang="zh" src="5e2ea4c8"
 # ## 03.1 每个头的 K 和 V
 #
-# MLA 模型，库缓存每个头的 K 和 V（transformers 5.14.1 及更早）。一个 token 在一层占多少字节？
+# 对 MLA 模型，某个库缓存每个头的 K 和 V（例如 transformers 5.14.1 及更早版本）。一个 token 在一层占多少字节？
 #
 # - `heads`：注意力头数
 # - `nope`、`rope`：K 的两个部分，每头的元素数
@@ -128,15 +128,15 @@ check("03.4", max_batch)
 # %% [markdown] key="rank_task" lang="en"
 # ## 03.5 One rank's share
 #
-# How many bytes (bf16) does one token take in one layer on one of `tp` ranks, latent cache?
+# The cache holds latents in bf16, on `tp` ranks. How many bytes does one token take in one layer on one of them?
 #
 # An MLA config has `kv_lora_rank` and `qk_rope_head_dim`; like the real ones it also has `num_key_value_heads` and `head_dim`.
 # A GQA config has only `num_key_value_heads` and `head_dim`.
 # Where there are more ranks than KV heads, heads are replicated; all numbers are powers of two that divide.
-# %% [markdown] key="rank_task" lang="zh" src="1e55d520"
+# %% [markdown] key="rank_task" lang="zh" src="55b5fe63"
 # ## 03.5 一个 rank 的份额
 #
-# `tp` 个 rank 中的一个，缓存潜在向量，bf16：一个 token 在一层占多少字节？
+# 缓存潜在向量，bf16，共 `tp` 个 rank。在其中一个 rank 上，一个 token 在一层占多少字节？
 #
 # MLA 配置有 `kv_lora_rank` 和 `qk_rope_head_dim`；与真实配置一样，也有 `num_key_value_heads` 和 `head_dim`。
 # GQA 配置只有 `num_key_value_heads` 和 `head_dim`。

@@ -43,11 +43,22 @@ check("04.1", step_bytes)
 # - `head_dim`：Q、K、V 中一个头的元素数
 # - `itemsize`：一个缓存元素的字节数
 
-# %% key="intensity_stub"
+# %% key="intensity_stub" lang="en"
 def attention_intensity(heads: int, kv_heads: int, head_dim: int, itemsize: int) -> float:
     ### BEGIN SOLUTION
     flops = 2 * heads * head_dim + 2 * heads * head_dim  # Q K^T, then P V
     num_bytes = 2 * kv_heads * head_dim * itemsize  # K and V
+    return flops / num_bytes
+    ### END SOLUTION
+
+
+check("04.2", attention_intensity)
+
+# %% key="intensity_stub" lang="zh"
+def attention_intensity(heads: int, kv_heads: int, head_dim: int, itemsize: int) -> float:
+    ### BEGIN SOLUTION
+    flops = 2 * heads * head_dim + 2 * heads * head_dim  # 先 Q K^T，再 P V
+    num_bytes = 2 * kv_heads * head_dim * itemsize  # K 和 V
     return flops / num_bytes
     ### END SOLUTION
 
@@ -82,19 +93,31 @@ check("04.3", step_floor)
 # ## 04.4 The batch at the ridge
 #
 # In a step, every sequence of a batch does `token_flops` FLOPs and reads `cache_bytes` of its own. The batch reads `weight_bytes` once.
-# Return the smallest batch whose intensity is at least `ridge` (FLOP per byte), or `None` if there is none.
+# Return the smallest batch with an intensity of at least `ridge` (FLOP per byte), or `None` if there is none.
 # All numbers are whole.
-# %% [markdown] key="batch_task" lang="zh" src="2e51b8c6"
+# %% [markdown] key="batch_task" lang="zh" src="675e7a13"
 # ## 04.4 到达拐点的 batch
 #
 # batch 中每条序列一步做 `token_flops` 个 FLOP，读自己的 `cache_bytes` 字节；整个 batch 读一次 `weight_bytes`。
 # 返回算术强度不小于 `ridge`（FLOP/字节）的最小 batch；如果不存在，返回 `None`。
 # 所有数都是整数。
 
-# %% key="batch_stub"
+# %% key="batch_stub" lang="en"
 def batch_at_ridge(weight_bytes: int, cache_bytes: int, token_flops: int, ridge: int) -> int | None:
     ### BEGIN SOLUTION
     surplus = token_flops - ridge * cache_bytes  # what a sequence brings beyond the cost of its own cache
+    if surplus <= 0:
+        return None
+    return -(-ridge * weight_bytes // surplus)
+    ### END SOLUTION
+
+
+check("04.4", batch_at_ridge)
+
+# %% key="batch_stub" lang="zh"
+def batch_at_ridge(weight_bytes: int, cache_bytes: int, token_flops: int, ridge: int) -> int | None:
+    ### BEGIN SOLUTION
+    surplus = token_flops - ridge * cache_bytes  # 一条序列做的 FLOP，减去读它自己的缓存所抵得上的 FLOP
     if surplus <= 0:
         return None
     return -(-ridge * weight_bytes // surplus)
