@@ -1,7 +1,7 @@
 """ExpectedAttention (NVIDIA, 2025, arXiv:2510.00636): what queries that are still to come would look at. Lesson 14.
 
-The queries of a layer, before their rotation, are taken for draws from one normal distribution, whose mean m and
-covariance C the text so far tells. Turned on to the places behind the text, and averaged over them, a query gives key k
+The queries of a layer, before their rotation, are taken for draws from one normal distribution. The text so far tells
+its mean m and covariance C. Turned on to the places behind the text, and averaged over them, a query gives key k
 the expected weight E exp(q.k s) = exp(s m.k + s s k'Ck / 2), with the scale s. No question has to be known.
 """
 
@@ -96,6 +96,6 @@ def expected_stats(
 
 
 def _parts(x: Tensor, rope_at_end: int | None) -> tuple[Tensor, Tensor]:
-    """The dimensions of ``x`` that carry no position, and those whose first ones do."""
+    """The dimensions of ``x`` that carry no position, and the others, of which the first ones do."""
     at = 0 if rope_at_end is None else x.shape[-1] - rope_at_end
     return x[..., :at], x[..., at:]
