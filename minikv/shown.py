@@ -50,7 +50,9 @@ class Shown:
     def _repr_html_(self) -> str:
         """Return a table in the course's look: no script, no request; values escaped, headers of rows and columns."""
         parts = (
-            [self._table()] if self.rows else [f'<div class="minikv-line"><b>{escape(self.title)}</b></div>']
+            [self._table()]
+            if self.rows
+            else [f'<div class="minikv-line minikv-title">{escape(self.title)}</div>']
         )
         parts += [f'<div class="minikv-line">{escape(line)}</div>' for line in self.lines]
         parts += [f'<div class="minikv-line minikv-note">{escape(line)}</div>' for line in self.notes]
