@@ -139,8 +139,8 @@ check("02.7", reading)
 # Now the widget. `observe` calls `draw` whenever you change one of the four controls. Change one; then add another model of the catalogue to the first list.
 # The short form is `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`: it makes the same controls and prints the two numbers.
 # %% [markdown] key="e4_widget" lang="zh" src="7cab4f33"
-# 现在来做组件。四个控件里任何一个改变，`observe` 都会调用 `draw`。先动一个试试，再往第一个列表里加一个目录里的模型。
-# 简短的写法是 `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`：它生成同样的控件，并打印这两个数。
+# 现在来做组件。四个选项里任何一个改变，`observe` 都会调用 `draw`。先动一个试试，再往第一个列表里加一个目录里的模型。
+# 简短的写法是 `ipywidgets.interact(reading, model=models, kv_dtype=kv_dtypes, context=(1024, 32_768, 1024), gib=(8, 80, 8))`：它生成同样的选项，并打印这两个数。
 
 # %% key="e4_interact" lang="en"
 from ipywidgets import HTML, Dropdown, IntSlider, VBox
@@ -174,4 +174,4 @@ def draw(change):
 
 for knob in knobs:
     knob.observe(draw, "value")
-show(VBox([*knobs, picture]), text="4 个控件")
+show(VBox([*knobs, picture]), text="4 个选项")
