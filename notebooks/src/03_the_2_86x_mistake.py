@@ -931,14 +931,14 @@ show(lines(of_all, x="一组里的 GPU 数", y="一个 token 在全部 GPU 上�
 # MLA never shrinks, so more ranks only bring more copies.
 #
 # The other way to use 8 GPUs is 8 data-parallel replicas of the attention, each with a cache of its own requests.
-# A user measured both with another MLA model, DeepSeek-V4-Flash: room for 20.43 requests of a million tokens with tp 8, and for 156.9 with 8 replicas. That is nearly the factor of 8 that the copies cost:
-# %% [markdown] key="ranks_read" lang="zh" src="51130bc9"
+# A user measured both with DeepSeek-V4-Flash, which has one KV head and so is copied to every rank too: room for 20.43 requests of a million tokens with tp 8, and for 156.9 with 8 replicas. That is nearly the factor of 8 that the copies cost:
+# %% [markdown] key="ranks_read" lang="zh" src="489af4bc"
 # 表中是整个模型里一个 token 的字节数。
 # GQA 在每个 rank 上的份额会一直变小，直到每个 rank 只剩一个头（tp 为 8），再往上 KV 头就要复制。
 # MLA 从不变小，所以 rank 越多，只是副本越多。
 #
 # 用 8 块 GPU 还有另一种办法，即 8 份数据并行的注意力，各自只缓存自己的请求。
-# 有用户用另一个 MLA 模型 DeepSeek-V4-Flash 测过两种，tp 为 8 时可容纳 20.43 个百万 token 的请求，改成 8 份数据并行则可容纳 156.9 个。两者之比接近副本所浪费的 8 倍：
+# 有用户用 DeepSeek-V4-Flash 测过两种（它只有一个 KV 头，同样要在每个 rank 上复制），tp 为 8 时可容纳 20.43 个百万 token 的请求，改成 8 份数据并行则可容纳 156.9 个。两者之比接近副本所浪费的 8 倍：
 
 # %% key="ranks_dp"
 round(156.9 / 20.43, 2)
