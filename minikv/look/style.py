@@ -13,19 +13,19 @@ from minikv.look.palette import MEANINGS, SEQUENCES
 # JupyterLab's variables where it runs, else the page's own colours: Colab, VS Code and a plain page say only whether
 # they are dark. A token of source has, elsewhere, a colour that is readable on white and on black.
 CODE_COLOURS = {
-    "keyword": "var(--jp-mirror-editor-keyword-color, #8a63d2)",
-    "name": "var(--jp-mirror-editor-def-color, #3b7dd8)",
-    "builtin": "var(--jp-mirror-editor-builtin-color, #1f8a70)",
-    "string": "var(--jp-mirror-editor-string-color, #c4514c)",
-    "number": "var(--jp-mirror-editor-number-color, #2f8a4c)",
-    "comment": "var(--jp-ui-font-color2, #7a7a7a)",
+    "keyword": "var(--jp-mirror-editor-keyword-color, color-mix(in srgb, #8a63d2 60%, currentColor))",
+    "name": "var(--jp-mirror-editor-def-color, color-mix(in srgb, #3b7dd8 60%, currentColor))",
+    "builtin": "var(--jp-mirror-editor-builtin-color, color-mix(in srgb, #1f8a70 60%, currentColor))",
+    "string": "var(--jp-mirror-editor-string-color, color-mix(in srgb, #c4514c 60%, currentColor))",
+    "number": "var(--jp-mirror-editor-number-color, color-mix(in srgb, #2f8a4c 60%, currentColor))",
+    "comment": "var(--jp-ui-font-color2, color-mix(in srgb, #7a7a7a 60%, currentColor))",
 }
 VARIABLES = {
     "ink": "var(--jp-ui-font-color1, currentColor)",
     "hairline": "var(--jp-border-color2, color-mix(in srgb, currentColor 25%, transparent))",
     "type": "14px/1.45 var(--jp-ui-font-family, system-ui, sans-serif)",
     "code": "var(--jp-code-font-family, monospace)",
-    "link": "var(--jp-content-link-color, #3b7dd8)",
+    "link": "var(--jp-content-link-color, color-mix(in srgb, #3b7dd8 60%, currentColor))",
     "bar": SEQUENCES[0],  # as in a plot of one series
     "comment": CODE_COLOURS["comment"],
     **{name: meant.fill for name, meant in MEANINGS.items()},

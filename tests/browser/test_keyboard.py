@@ -9,7 +9,7 @@ from tests.course.widget_cases import WIDGETS, made
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 # What the Tab key stops at, in the order of the document.
-_STOPS = """() => [...document.querySelectorAll('#photo :is(select, input, button, [tabindex="0"])')]
+_STOPS = """() => [...document.querySelectorAll('#photo :is(select, input, button, summary, [tabindex="0"])')]
   .filter((one) => one.tabIndex >= 0 && one.getClientRects().length)"""
 _NAME = """(one) => one.getAttribute("aria-label") || one.labels?.[0]?.textContent || one.textContent"""
 _RING = """(one) => {
@@ -30,7 +30,7 @@ LOCAL = {"target", "speed", "moment"}
 
 def kind_of(control) -> str:
     return control.evaluate(
-        "(one) => one.type === 'select-one' ? 'select' : one.type ?? one.getAttribute('role')"
+        "(one) => one.type === 'select-one' ? 'select' : one.type ?? one.getAttribute('role') ?? one.localName"
     )
 
 
@@ -46,6 +46,11 @@ def use(live, control) -> None:
         turn(live, control, FORWARD[kind])
     elif kind == "option":
         walk(live)
+    elif kind == "summary":
+        for _ in ("opened", "closed"):
+            before = control.evaluate("(one) => one.parentNode.open")
+            live.page.keyboard.press("Enter")
+            assert control.evaluate("(one) => one.parentNode.open") != before
     else:
         assert kind == "button"
         for key in ("Enter", "Space"):

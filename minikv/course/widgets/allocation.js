@@ -81,7 +81,8 @@ const render = formWidget("allocation", (form) => {
   const sums = htmlElement("table", { class: "minikv-sums" });
   const parts = htmlElement("table", { class: "minikv-parts" });
   const names = htmlElement("div", { class: "minikv-legend" });
-  const exact = htmlElement("details", {}, htmlElement("summary", {}, form.exact), parts,
+  const fold = htmlElement("summary", { "data-lm-suppress-shortcuts": "true" }, form.exact);
+  const exact = htmlElement("details", {}, fold, parts,
     htmlElement("div", { class: "minikv-scroll" }, moments));
   const draw = (view) => {
     drawTimeline(chart, view, form, chartPaint);
