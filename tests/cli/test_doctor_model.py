@@ -13,7 +13,7 @@ from tests.models.running import World
 def folders(tmp_path_factory):
     """Folders of small models: one on no list, one whose own cache holds what minikv cannot explain."""
     places = {}
-    for model_type, changes in (("apertus", {"num_hidden_layers": 2}), ("deepseek_v4", {})):
+    for model_type, changes in (("apertus", {"num_hidden_layers": 2}), ("recurrent_gemma", {})):
         places[model_type] = tmp_path_factory.mktemp(model_type)
         World.bare(model_type, **changes).save_pretrained(places[model_type])
     return places
@@ -44,7 +44,7 @@ def test_json_says_what_was_measured_and_that_it_is_not_known(terminal, folders)
 
 
 def test_bad_input_is_one_sentence(terminal, folders, tmp_path):
-    assert is_one_sentence(terminal("doctor", "--model", str(folders["deepseek_v4"])))
+    assert is_one_sentence(terminal("doctor", "--model", str(folders["recurrent_gemma"])))
     assert is_one_sentence(terminal("doctor", "--model", str(tmp_path)))
     assert is_one_sentence(terminal("doctor", "--model", "tiny-gpa"))
     assert is_one_sentence(terminal("doctor", "--model", "tiny-gqa", "--smoke"))

@@ -29,7 +29,6 @@ IN_PLACE = [each.model_type for each in MEASURED if each.reads == "paged"]
 AS_COPIES = [each.model_type for each in MEASURED if each.reads == "gather"]
 # The code of the refusal, and a word of what the sentence names.
 REFUSED = {
-    "deepseek_v4": ("measured_layer", "DeepseekV4HCACache"),
     "moshi": ("measured_own_cache", "moshi"),
     "openai-gpt": ("measured_no_cache", "OpenAIGPTLMHeadModel"),
     "recurrent_gemma": ("measured_other_cache", "recurrent_gemma"),

@@ -63,17 +63,10 @@ def test_the_decoder_inside_a_model_of_images_and_text_is_planned(tmp_path):
         assert numel_bytes(cache) == spec.bytes_for(length, BATCH), (length, spec.explain())
 
 
-@in_turn(
-    "model_type, code, word",
-    [
-        ("deepseek_v4", "measured_layer", "DeepseekV4HCACache"),
-        ("biogpt", "measured_failed", "meta"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_by_name(model_type, code, word):
-    with pytest.raises(ConfigError) as caught:
-        CacheSpec.from_config(small_config(model_type).to_dict())
-    assert (caught.value.code, word in str(caught.value)) == (code, True)
+def test_what_cannot_be_measured_is_refused_by_name():
+    with pytest.raises(ConfigError, match="meta") as caught:
+        CacheSpec.from_config(small_config("biogpt").to_dict())
+    assert caught.value.code == "measured_failed"
 
 
 @in_turn("field", ["num_hidden_layers", "hidden_size"])
