@@ -33,7 +33,7 @@ INTRO = {
 ## How to read it
 
 The words stand under the lesson that explains them. To find one, search the page (Ctrl-F or Cmd-F).
-The last column is the call that computes or holds it; `help(...)` on it says more, with shapes and units.
+The last column is the call that computes or holds the thing; its `help(...)` says more, with shapes and units.
 The formulas are in the [cheat-sheet](E_cheat_sheet.ipynb), and what \
 other engines call the same things is in [appendix D](D_other_engines.ipynb).
 
@@ -42,7 +42,7 @@ Written by `python -m tools.glossary_page` from [glossary.toml](repo:minikv/cour
 ## 怎么用
 
 每个词列在讲它的那一课下面。要找一个词，就在页内搜索（Ctrl-F 或 Cmd-F）。
-最后一列是计算它或者保存它的调用；对它执行 `help(...)`，能看到形状和单位等细节。
+最后一列是计算或保存它的调用；对这个调用执行 `help(...)`，能看到形状和单位等细节。
 公式见[速查](E_cheat_sheet.ipynb)；同样的东西在别的引擎里叫什么，见[附录 D](D_other_engines.ipynb)。
 
 本页由 `python -m tools.glossary_page` 根据 [glossary.toml](repo:minikv/course/data/glossary.toml) 生成。""",
