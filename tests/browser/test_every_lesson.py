@@ -53,7 +53,9 @@ def test_a_lesson_is_drawn_and_its_widgets_live(lesson, lang, lab, readers_page,
 
     drawn = [count(saved, PLOT), count(saved, WIDGET)]
     page.wait_for_function(f"(drawn) => String(({_DRAWN})()) === String(drawn)", arg=drawn, timeout=60_000)
-    showing = [cell for cell in saved.cells if shows(cell, WIDGET)]
+    # What no other run repeats (a thread that streams meanwhile) is drawn, and not compared.
+    repeats = [cell for cell in saved.cells if "nbval-ignore-output" not in cell.metadata.get("tags", ())]
+    showing = [cell for cell in repeats if shows(cell, WIDGET)]
     said = [[output.get("data", {}).get("text/plain") for output in cell.outputs] for cell in showing]
     assert page.evaluate(_SAID, [cell.id for cell in showing]) == said
     if any(drawn):
