@@ -301,7 +301,7 @@ answers = {
     "K and V of every head: transformers <= 5.14.1": expanded,
     "latent and rope key: transformers >= 5.15.0, vLLM": latent,
 }
-title = "bytes of a token in a layer, each step ten times the last"
+title = "bytes of a token in a layer (logarithmic axis)"
 show(bars(list(answers), {"DeepSeek-V3, bf16": list(answers.values())}, x=title, unit="B", log=True, height=300))
 Table(["what is counted", "bytes a token and layer"], answers.items())
 
@@ -319,7 +319,7 @@ answers = {
     "每个头的 K 和 V：transformers <= 5.14.1": expanded,
     "潜在向量和 rope key：transformers >= 5.15.0、vLLM": latent,
 }
-title = "一个 token 在一层的字节数，每一大格相差十倍"
+title = "一个 token 在一层的字节数（对数坐标）"
 show(bars(list(answers), {"DeepSeek-V3, bf16": list(answers.values())}, x=title, unit="B", log=True, height=300))
 Table(["算的是什么", "每个 token 每层的字节"], answers.items())
 

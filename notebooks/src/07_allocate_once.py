@@ -662,14 +662,16 @@ from minikv.course.diagrams import segment_moments
 
 wrong, right = "free, keep, empty", "keep, free, empty"
 orders = {order: batch_steps(weights, cache, logits, order, "en") for order in (wrong, right)}
-show(segment_moments(orders, card, "en"))
+titles = {wrong: "free, keep, empty", right: "keep, free, empty"}
+show(segment_moments({titles[order]: steps for order, steps in orders.items()}, card, "en"))
 
 # %% key="orders_drawn" lang="zh"
 from minikv.course.diagrams import segment_moments
 
 wrong, right = "free, keep, empty", "keep, free, empty"
 orders = {order: batch_steps(weights, cache, logits, order, "zh") for order in (wrong, right)}
-show(segment_moments(orders, card, "zh"))
+titles = {wrong: "先释放，再保留，最后清空", right: "先保留，再释放，最后清空"}
+show(segment_moments({titles[order]: steps for order, steps in orders.items()}, card, "zh"))
 
 # %% [markdown] key="orders_read" lang="en"
 # There are more ways out. Here are the same six operations, with one thing changed at a time; `stuck` is what is free but shares a segment with a live block:

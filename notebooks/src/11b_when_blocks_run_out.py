@@ -316,7 +316,7 @@ victims = {"ours: fewest tokens lost": Rules(), "the youngest": Youngest(), "the
 shares = {share: f"{share:.0%}" for share in (1, 0.4, 0.2, 0.1)}
 runs = {(share, name): run_load(load, int(needed * share), rules=rules) for share in shares for name, rules in victims.items()}
 taxes = {name: [round(100 * runs[share, name].tax, 1) for share in shares] for name in victims}
-show(bars(list(shares.values()), taxes, x="recompute tax by size of the pool", unit="%"))
+show(bars(list(shares.values()), taxes, x="recompute tax by size of the pool, %", unit="%"))
 rows = [
     [shares[share], name, ran.preemptions, ran.given_up, ran.found, ran.recomputed, f"{ran.tax:.1%}", ran.steps]
     for (share, name), ran in runs.items()
@@ -329,7 +329,7 @@ victims = {"损失最少（我们的）": Rules(), "最年轻的": Youngest(), "
 shares = {share: f"{share:.0%}" for share in (1, 0.4, 0.2, 0.1)}
 runs = {(share, name): run_load(load, int(needed * share), rules=rules) for share in shares for name, rules in victims.items()}
 taxes = {name: [round(100 * runs[share, name].tax, 1) for share in shares] for name in victims}
-show(bars(list(shares.values()), taxes, x="各种块池下的重算税", unit="%"))
+show(bars(list(shares.values()), taxes, x="各种块池下的重算税，%", unit="%"))
 rows = [
     [shares[share], name, ran.preemptions, ran.given_up, ran.found, ran.recomputed, f"{ran.tax:.1%}", ran.steps]
     for (share, name), ran in runs.items()

@@ -849,7 +849,7 @@ from minikv.course.charts import bars
 choices["expandable_segments"] = AllocatorSettings(expandable_segments=True)
 ends = {name: culprit("naive", settings=settings) for name, settings in choices.items()}
 succeeds = {True: "succeeds", False: "runs out"}
-names = [f"{name}, {succeeds[end.extracted]}" for name, end in ends.items()]
+names = [f"{name}: {succeeds[end.extracted]}" for name, end in ends.items()]
 series = {
     "peak reserved": [round(end.peak_reserved / 1e9, 1) for end in ends.values()],
     "free for the extraction": [round(end.free / 1e9, 1) for end in ends.values()],
@@ -863,7 +863,7 @@ from minikv.course.charts import bars
 choices["expandable_segments"] = AllocatorSettings(expandable_segments=True)
 ends = {name: culprit("naive", settings=settings) for name, settings in choices.items()}
 succeeds = {True: "成功", False: "显存不足"}
-names = [f"{name}, {succeeds[end.extracted]}" for name, end in ends.items()]
+names = [f"{name}: {succeeds[end.extracted]}" for name, end in ends.items()]
 series = {
     "已保留峰值": [round(end.peak_reserved / 1e9, 1) for end in ends.values()],
     "留给提取的空闲显存": [round(end.free / 1e9, 1) for end in ends.values()],
