@@ -18,7 +18,9 @@ BODY = TABLE + BARS + SENTENCES + CODE + LIST
 KINDS = ("", "source", "flow")
 FILLS = {NEUTRAL, *SEQUENCES, *(meant.fill for meant in MEANINGS.values())}
 # The page's own colour, and another one where it names none, mixed with the ink of the page or as it is.
-OF_THE_PAGE = re.compile(r"var\(--(?:jp|colab)[\w-]*, *(?:#\w+|color-mix\(in srgb, *#\w+ 60%, *currentColor\))\)")
+OF_THE_PAGE = re.compile(
+    r"var\(--(?:jp|colab)[\w-]*, *(?:#\w+|color-mix\(in srgb, *#\w+ 60%, *currentColor\))\)"
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
