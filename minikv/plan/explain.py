@@ -74,9 +74,16 @@ def _layer_lines(layer: LayerSpec, count: int, kv_dtype: str, say) -> list[str]:
         key = "layer_packed" if layer.packed_bytes else "layer_tokens" if layer.rate == 1 else "layer_entry"
         lines.append(say(key, count=count, kind=kind, product=product, **sizes, **stored))
         if layer.scale_bytes:
-            scales = 2 * layer.kv_heads * layer.scale_bytes
+            tensors = (layer.k_dim > 0) + (layer.v_dim > 0)
+            scales = tensors * layer.kv_heads * layer.scale_bytes
             lines.append(
-                say("layer_scales", heads=layer.kv_heads, scale_bytes=layer.scale_bytes, scales=scales)
+                say(
+                    "layer_scales",
+                    tensors=tensors,
+                    heads=layer.kv_heads,
+                    scale_bytes=layer.scale_bytes,
+                    scales=scales,
+                )
             )
         if layer.index_bytes:
             lines.append(say("layer_index", index_bytes=layer.index_bytes))

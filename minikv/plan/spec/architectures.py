@@ -284,11 +284,10 @@ def build_layers(
         raise ArgumentError("no_encoder", name=config.name, model_type=config.model_type)
     if config.get("use_bidirectional_attention") in (True, "all"):
         raise config.refuse("use_bidirectional_attention", config.get("use_bidirectional_attention"))
-    if architecture.compressed:
-        return compressed_layers(config, context)
-    kinds = layer_kinds(config)
-    shared = shared_layers(config, kinds)
+    kinds = [] if architecture.compressed else layer_kinds(config)
+    shared = shared_layers(config, kinds) if kinds else {}
     layers = [_layer(config, architecture, kind, index, shared, context) for index, kind in enumerate(kinds)]
+    layers = layers or compressed_layers(config, context)
     # Latents and replicated KV heads fit any tp, but the query heads that read them have to be divisible.
     query_heads = config.optional_count("num_attention_heads")
     if query_heads % tp:

@@ -37,19 +37,20 @@ def compressed_layers(config: Config, context: "Context") -> list[LayerSpec]:
         shared = name != WINDOW
         layers.append(LayerSpec("sliding", 1, dim, 0 if shared else dim, **stored, window=window - 1))
         if shared:
-            layers.append(_entries(config, name, dim, stored))
+            layers.append(_entries(config, name, dim, stored, context.model_itemsize))
     if any(layer.rate > 1 for layer in layers):
         context.assume("compressed")
     return layers
 
 
-def _entries(config: Config, name: str, dim: int, stored: dict[str, int]) -> LayerSpec:
+def _entries(config: Config, name: str, dim: int, stored: dict[str, int], itemsize: int) -> LayerSpec:
     """A layer's compressed entries, and what it holds of the tokens that wait for the next one.
 
     A waiting token has a K = V and a gate; sparse layers make each entry of two windows of tokens, so they have both
     twice, for the entry's K = V and for the indexer's key, and keep the last window's.
+    All of that is in the model's dtype, of ``itemsize`` bytes.
     """
-    rate, itemsize = _rate(config, name), stored["itemsize"]
+    rate = _rate(config, name)
     if name == HEAVY:
         waiting = 2 * dim * itemsize
         return LayerSpec(
@@ -62,7 +63,7 @@ def _entries(config: Config, name: str, dim: int, stored: dict[str, int]) -> Lay
         1,
         dim,
         **stored,
-        index_bytes=index * itemsize,
+        index_bytes=index * stored["itemsize"],
         top_k=config.count("index_topk"),
         rate=rate,
         waiting_bytes=waiting,
@@ -78,7 +79,9 @@ def _types(config: Config) -> list[str]:
         stated, field = config.get("compress_ratios"), "compress_ratios"
         if isinstance(stated, list):
             # The last entries are those of layers that predict more tokens, which generation leaves out.
-            stated = [_TYPE_OF_RATIO.get(ratio, ratio) for ratio in stated if isinstance(ratio, int)][:count]
+            stated = [
+                _TYPE_OF_RATIO.get(each, each) if type(each) is int else each for each in stated[:count]
+            ]
     if stated is None:
         return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(count)]
     if not isinstance(stated, list):

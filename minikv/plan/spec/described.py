@@ -86,6 +86,9 @@ def _layer(stated: Any, name: str, dtype: KVDtype, asked: KVDtype | None) -> tup
     }
     stored = {"itemsize": dtype.itemsize, "scale_bytes": dtype.scale_bytes}
     layer = LayerSpec(kind, **stored | values)
+    buffers = (layer.rate - 1) * max(1, layer.waiting_bytes)
+    if layer.state_bytes < buffers:
+        raise ConfigError("bad_field", field="state_bytes", value=layer.state_bytes, name=name, least=buffers)
     told = stated.get("token_bytes", layer.token_bytes)
     if told != layer.token_bytes:
         raise ConfigError("layer_bytes", name=name, told=told, found=layer.token_bytes)

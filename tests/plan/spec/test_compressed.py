@@ -67,6 +67,16 @@ def test_flash_costs_what_its_layers_say():
     assert CacheSpec.from_config(FLASH, tp=8).layers == spec.layers  # one KV head, on every rank
 
 
+def test_waiting_tokens_keep_the_models_dtype_and_ranks_divide_its_heads():
+    plain, small = (CacheSpec.from_config(FLASH, kv_dtype=dtype) for dtype in ("bf16", "fp8"))
+    assert small.constant_state_bytes == plain.constant_state_bytes
+    assert small.slope(1000) < plain.slope(1000)
+    with pytest.raises(ConfigError, match="64"):
+        CacheSpec.from_config(FLASH, tp=3)
+    with pytest.raises(ConfigError, match="state_bytes"):
+        CacheSpec.from_layers({"layers": [{"kind": "compressed", "kv_heads": 1, "k_dim": 8, "rate": 4}]})
+
+
 def test_blocks_never_hold_less_than_the_bytes():
     spec = CacheSpec.from_config(FLASH)
     for tokens in (1, 3, 127, 128, 4096, 2**17 - 1):
@@ -99,6 +109,7 @@ def test_all_spellings_of_a_config_give_the_same_layers():
         ({"layer_types": KINDS}, "43"),
         ({"compress_ratios": [4, 8] * 22}, "compress_ratios.* 8"),
         ({"compress_ratios": [4]}, "43"),
+        ({"compress_ratios": ["4", *FLASH["compress_ratios"]]}, "compress_ratios.*4"),
         ({"compress_ratios": {}}, "compress_ratios"),
         ({"compress_rates": [4]}, "compress_rates"),
         ({"compress_rates": {"compressed_sparse_attention": 1}}, "compress_rates"),
