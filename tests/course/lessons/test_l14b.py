@@ -1,6 +1,7 @@
 """Lesson 14b: its exercise and its question do what a learner relies on."""
 
 import pytest
+import torch
 
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
@@ -38,6 +39,23 @@ def test_what_a_check_shows_names_the_bar_beside_the_references_own_score():
     shown = own.call(own.reference, own.draw(0)[0])
     assert shown["enough"] == 0.75 * shown["asked"]
     assert shown["right"] >= shown["enough"]
+
+
+def test_a_run_takes_one_thread_and_leaves_the_model_to_others():
+    """A check beside another notebook is not slowed down, and one that was cut does not spoil the next."""
+    own, seen = EXERCISES["14b.1"], []
+
+    def nested(view):
+        if not seen:
+            seen.append(torch.get_num_threads())
+            seen.append(own.call(own_from_dot_products, {"text": 41, "capacity": 48}))
+        return own.reference(view)
+
+    before = torch.get_num_threads()
+    found = own.call(nested, {"text": 40, "capacity": 48})
+    assert seen[0] == 1
+    assert torch.get_num_threads() == before
+    assert all(run["right"] >= run["enough"] for run in (found, seen[1]))
 
 
 @pytest.mark.parametrize("prediction", LESSON.predictions, ids=lambda p: p.key)
