@@ -32,8 +32,8 @@ class AllocationReport:
     alignment beside them. ``weight_bytes`` are the model's parameters, ``buffer_bytes`` its buffers. ``peak`` is the
     warm-up of ``warmup_tokens`` tokens (both None without one); ``stats`` is the device before the cache was made.
     Meanwhile the caller held ``held_bytes`` for the CUDA graphs that will be captured, and ``record_bytes`` for
-    eviction's records of each cached token. Both count as ``used``, as ``current`` and in the ``peak``, so the cache is
-    smaller by them.
+    eviction's records of each cached token, and ``expanded_bytes`` for K and V that a prefill makes of MLA's latents.
+    All count as ``used``, as ``current`` and in the ``peak``, so the cache is smaller by them.
     """
 
     spec: CacheSpec
@@ -58,6 +58,7 @@ class AllocationReport:
     terms: MeasuredTerms | None
     held_bytes: int = 0
     record_bytes: int = 0
+    expanded_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -162,6 +163,8 @@ class AllocationReport:
             yield "graphs", self.held_bytes, _say("row_graphs", lang)
         if self.record_bytes:
             yield "records", self.record_bytes, _say("row_records", lang)
+        if self.expanded_bytes:
+            yield "expanded", self.expanded_bytes, _say("row_expanded", lang)
         if self.peak is not None:
             yield "activations", self.peak.extra, _say("row_activations", lang, tokens=self.warmup_tokens)
         else:

@@ -43,6 +43,7 @@ from minikv.models.sharding import ranks_of, ranks_wanted
 from minikv.plan import CacheSpec
 from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
+from minikv.plan.estimate import EXPANDED_BYTES, expanded_bytes
 from minikv.plan.measured import size_for_bytes
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from minikv.units import GIB, exact_bytes
@@ -329,8 +330,10 @@ def build_cache(
     measured = measured and device.type != "cpu"
     with own_attention(model):  # another LLM may be bound to the model, but the measured forward has no batch
         graph_bytes = _graph_bytes(model, spec, config, longest) if measured else 0
-    what = "CUDA graphs" if graph_bytes else "eviction's records"  # an LLM that evicts captures no graphs
-    with own_attention(model), held(graph_bytes + record_bytes, device, what):
+    expanded = _expanded_bytes(model, spec, config, longest) if measured else 0
+    # An LLM that evicts captures no graphs.
+    what = "CUDA graphs" if graph_bytes else "eviction's records" if record_bytes else "K and V of latents"
+    with own_attention(model), held(graph_bytes + record_bytes + expanded, device, what):
         cache, report = allocate_kv_cache(
             model,
             block_size=config.block_size,
@@ -342,7 +345,7 @@ def build_cache(
             tp=spec.tp,
             **wanted,
         )
-    return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes)
+    return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes, expanded_bytes=expanded)
 
 
 def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
@@ -354,6 +357,13 @@ def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int
         return expected_memory(model, len(kv_cache_groups(spec)), config.max_num_seqs, width).num_bytes
     except torch.OutOfMemoryError:
         return 0  # not even single tokens fit: allocate_kv_cache raises, with the numbers
+
+
+def _expanded_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
+    """Return the most bytes of K and V that a step makes of latents. The warm-up, which has no batch, makes none."""
+    if config.reads == "gather" or all(layer.kind != "latent" for layer in spec.layers):
+        return 0
+    return EXPANDED_BYTES if longest is None else expanded_bytes(model.config, longest, tp=spec.tp)
 
 
 def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -> dict[str, int]:

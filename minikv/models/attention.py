@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from minikv.cache.sharded import local
 from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import operations
-from minikv.kernels.expanding import LatentSizes, expand, expanding_pays
+from minikv.kernels.expanding import LatentSizes, absorb, latent_parts, of_latents, parts_of
 from minikv.models.batch import Batch, sees
 from minikv.models.observer import weighed_lse, weighed_scores
+from minikv.plan.estimate import EXPANDED_BYTES
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
 PROBE = "minikv_probe"
@@ -167,40 +168,30 @@ def _tell_sums(batch: Batch, layer: int, lse: Tensor, column_sums: Callable[...,
 
 
 def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window: int | None) -> Tensor:
-    """Compute MLA with ``kv_b_proj`` absorbed: [T, H, v_dim]. A query is its part without position, then its rope part.
+    """Compute MLA: [T, H, v_dim]. A query is its part without position, then its rope part.
 
-    ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. q (W_UK latent) = (q W_UK) latent, so W_UK is
-    multiplied into the query. W_UV is applied to the weighted sum of latents, once a query instead of once a cached
-    token. Where queries are many, K and V of the heads are made instead: ``minikv.kernels.expanding``.
+    ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. It is absorbed: multiplied into the query and
+    into the weighted sum of latents, once a query instead of once a cached token. A sequence with many queries gets the
+    K and V of its heads instead: ``minikv.kernels.expanding``.
     """
     kv, starts, kernels = batch.kv(module.layer_idx), batch.query_starts, operations(query.device)
     heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]
-    nope = query.shape[3] - rope
+    rows, nope, most = query[0].transpose(0, 1), query.shape[3] - rope, batch.max_queries
     up = local(module.kv_b_proj.weight).view(heads, -1, rank)
     watched = batch.observer is not None and window is None
-    sizes = LatentSizes(heads, rank, rope, nope, up.shape[1] - nope, up.itemsize)
-    rows = (len(kv.lengths), query.shape[2], batch.max_queries, kv.block_tables.shape[1] * kv.k.shape[1])
-    if batch.max_queries > 1 and not watched and expanding_pays(query.device.type, sizes, *rows):
-        expanded, options = expand(kv, up, nope), {"scale": scale, "window": window}
-        return kernels.paged_prefill(
-            query[0].transpose(0, 1), expanded, starts, max_queries=batch.max_queries, **options
-        ).out
-    q_nope, q_rope = query[0].split([nope, rope], dim=-1)  # [H, T, ...]
-    queries = torch.matmul(q_nope, up[:, :nope]).transpose(0, 1), q_rope.transpose(0, 1)
-    if batch.max_queries == 1:
+    if most > 1 and batch.counts is not None and not watched and window is None:
+        sizes = LatentSizes.of(up, kv, nope, EXPANDED_BYTES)
+        parts = kv.once(sizes, partial(parts_of, kv, sizes, starts, *batch.counts), starts)
+        if len(parts) > 1 or parts[0].keys:
+            return latent_parts(rows, kv, up, parts, sizes, scale=scale)
+    queries = absorb(rows, up, nope)
+    if most == 1:
         found = kernels.latent_decode(*queries, kv, scale=scale, window=window, return_scores=watched)
         _tell_scores(batch, module.layer_idx, found.scores, heads)
     else:
-        found = kernels.latent_prefill(
-            *queries,
-            kv,
-            starts,
-            max_queries=batch.max_queries,
-            scale=scale,
-            window=window,
-            return_lse=watched,
-        )
+        options: dict[str, Any] = {"scale": scale, "window": window, "return_lse": watched}
+        found = kernels.latent_prefill(*queries, kv, starts, max_queries=most, **options)
         if found.lse is not None:
             sums = partial(kernels.latent_column_sums, *queries, kv, starts, scale=scale)
             _tell_sums(batch, module.layer_idx, found.lse, sums, heads)
-    return torch.matmul(found.out.transpose(0, 1), up[:, nope:].transpose(1, 2)).transpose(0, 1)
+    return of_latents(found.out, up, nope)

@@ -33,7 +33,8 @@ class Batch:
     last (``build``: that one alone) and as many as drafts before it; ``max_queries``: the longest row;
     ``max_position``: the largest position. One entry for each KV cache group have ``slots`` ([T] int64, where K and V
     of each token go, -1: nowhere), ``block_tables`` ([B, W] int32) and ``lengths`` ([B] int32, cached tokens with the
-    new ones included).
+    new ones included). ``counts`` are the queries and the tokens of each sequence, as the host knows them; None: it
+    does not.
 
     ``observer`` is told of the attention that is computed; only "paged" reads tell it.
     ``state_slots``: the slot of each sequence, for a model with states; their first token reads nothing from it.
@@ -49,6 +50,7 @@ class Batch:
     last: Tensor
     max_queries: int
     max_position: int
+    counts: tuple[list[int], list[int]] | None = None
     observer: Observer | None = None
     state_slots: tuple[int, ...] | None = None
     memos: dict[int, dict[Any, Any]] = field(default_factory=dict, repr=False)
@@ -123,6 +125,7 @@ class Batch:
             last=on_device(starts[1:] - 1, np.int64),
             max_queries=int(queries.max()),
             max_position=int(where.max()),
+            counts=(queries.tolist(), counts.max(axis=0).tolist()),
         )
 
     def kv(self, layer: int) -> PagedKV:

@@ -5,7 +5,8 @@ reference. Two streams of (tokens, hidden) live through every layer: the embeddi
 and the layer's input, held by the loop over the layers. On top of them, one stage at a time:
 
     norm        the stream in float32, and its square
-    attention   normed input, Q, K, V, and the temporaries of RoPE or of a norm of Q, whichever are larger
+    attention   normed input, Q, K, V, and the temporaries of RoPE or of a norm of Q, whichever are larger; MLA: on a
+                GPU also K and V of all tokens of one sequence, of as many heads at a time as ``EXPANDED_BYTES`` hold
     recurrent   normed input, projections, convolutions and scans of a Mamba or DeltaNet layer
     mlp         residual, normed input, gate, up and their product; experts: the same for top-k rows a token
     logits      one row of the vocabulary a sequence, in the model's dtype and in float32
@@ -25,6 +26,7 @@ and in the model's dtype. It sets the peak of a small model (q up to 256, kv up 
 from dataclasses import dataclass
 
 from minikv.plan.dtypes import KV_DTYPES
+from minikv.plan.estimate import expanded_bytes
 from minikv.plan.spec.architectures import ARCHITECTURES, build_layers
 from minikv.plan.spec.block_configs import read_blocks
 from minikv.plan.spec.config import Config
@@ -57,11 +59,14 @@ class Activations:
     stages: dict[str, int]
 
 
-def activation_peak(config: Config, *, chunk: int, batch: int, tp: int, itemsize: int) -> Activations:
+def activation_peak(
+    config: Config, *, chunk: int, batch: int, tp: int, itemsize: int, context: int = 0
+) -> Activations:
     """The peak of a prefill of ``chunk`` tokens, shared by ``batch`` sequences, on one of ``tp`` ranks.
 
     ``itemsize`` is bytes an activation element (2 for bf16). Every rank holds the streams whole; heads, the
-    MLP's width and the vocabulary are divided. Raises ``ConfigError`` where a field is missing.
+    MLP's width and the vocabulary are divided. ``context`` are the tokens of the longest sequence, which are
+    expanded on a GPU. Raises ``ConfigError`` where a field is missing.
     """
     hidden = config.count("hidden_size")
     layers = set(_layers(config))
@@ -83,6 +88,8 @@ def activation_peak(config: Config, *, chunk: int, batch: int, tp: int, itemsize
     stages = {name: chunk * (always + width) * itemsize + pairs for name, width in widths.items() if width}
     if pairs:
         stages["attention"] += pairs * itemsize  # SDPA turns the mask into numbers to add to the scores
+    if attending:
+        stages["attention"] += expanded_bytes(config, context, tp=tp)
     # Sampling wants float32 beside the model's own logits.
     vocabulary = -(-config.count("vocab_size") // tp)
     stages["logits"] = chunk * hidden * itemsize + batch * vocabulary * (itemsize + FLOAT32)

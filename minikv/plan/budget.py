@@ -264,7 +264,9 @@ def plan_memory(
         activations = Activations(activation_bytes or 0, "given", {})
     else:
         itemsize = find_kv_dtype(_dtype_of(spec)).itemsize
-        activations = activation_peak(reader, chunk=chunk, batch=batch, tp=tp, itemsize=itemsize)
+        activations = activation_peak(
+            reader, chunk=chunk, batch=batch, tp=tp, itemsize=itemsize, context=context
+        )
     budget = MemoryBudget(
         spec=spec,
         weights=weights,

@@ -38,6 +38,17 @@ def rebuilt_bytes(config: Any, num_tokens: int, *, tp: int = 1) -> int:
     return num_tokens * elements * find_kv_dtype(model_dtype_of(reader, [])).itemsize
 
 
+EXPANDED_BYTES = 2**29  # of one MLA layer at a time: where all its heads take more, they take turns
+
+
+def expanded_bytes(config: Any, num_tokens: int, *, tp: int = 1) -> int:
+    """Bytes of K and V that minikv makes of ``num_tokens`` latents at a time, in a prefill on a GPU; 0 without MLA.
+
+    They are alive beside those of the prompt's own tokens, which the model's code makes and minikv does not read.
+    """
+    return min(rebuilt_bytes(config, num_tokens, tp=tp), EXPANDED_BYTES)
+
+
 def max_batch_size(
     config: Any,
     free_bytes: int,

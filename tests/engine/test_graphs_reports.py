@@ -16,6 +16,7 @@ from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.memory import Arena
 from minikv.models import ATTENTION, own_attention
 from minikv.plan import CacheSpec
+from minikv.plan.estimate import EXPANDED_BYTES, rebuilt_bytes
 from tests.engine.llm_world import greedy, make, reference, run, tensor_bytes
 from tests.engine.rerun import graphs
 from tests.engine.test_factory import wish
@@ -144,6 +145,20 @@ def test_the_memory_is_held_while_the_cache_is_measured(monkeypatch):
         assert not factory._graph_bytes(model, spec, wish(), 64), "allocate_kv_cache says what is short"
     _, report = build_cache(model, spec, wish(num_blocks=9))
     assert report.held_bytes == 0, "the size is given"
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_a_prefill_makes_of_latents_is_held_too_and_named(lang):
+    model = reference("deepseek_v3").model
+    spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
+    assert factory._expanded_bytes(model, spec, wish(), 64) == rebuilt_bytes(model.config, 64) > 0
+    assert factory._expanded_bytes(model, spec, wish(), None) == EXPANDED_BYTES
+    assert not factory._expanded_bytes(model, spec, wish(reads="gather"), 64)
+    other = reference("llama").model
+    assert not factory._expanded_bytes(other, CacheSpec.from_config(other.config), wish(), 64)
+    _, report = build_cache(model, spec, wish(num_blocks=9))
+    assert report.expanded_bytes == 0, "the size is given"
+    assert f"{2**28:,}" in replace(report, expanded_bytes=2**28).text(lang)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -84,10 +84,8 @@ class Runner:
 
     def prepare(self, step: Step) -> None:
         """Do all writes that precede the forward of ``step``."""
-        for before_writes in self._before_writes:
-            before_writes(step)
-        for before_copies in self._before_copies:
-            before_copies(step)
+        for before in (*self._before_writes, *self._before_copies):
+            before(step)
         for group in range(len(self.adapter.cache.kv_cache_groups)):
             pairs = [(copy.src, copy.dst) for copy in step.copies if copy.kv_cache_group == group]
             if pairs:
@@ -96,9 +94,9 @@ class Runner:
 
     def batch(self, step: Step) -> Batch:
         """Return the step's arrays as tensors on the cache's device, without checks: the scheduler made them."""
-        arrays, cache = step.batch, self.adapter.cache
-        starts, num_groups = arrays.query_starts, len(arrays.block_tables)
-        plain = [arrays.positions, arrays.lengths, starts, arrays.last]
+        arrays, cache, num_groups = step.batch, self.adapter.cache, len(step.batch.block_tables)
+        counts = np.diff(arrays.query_starts).tolist(), arrays.lengths.tolist()
+        plain = [arrays.positions, arrays.lengths, arrays.query_starts, arrays.last]
         held = [] if arrays.absent is None else [arrays.lengths - absent for absent in arrays.absent]
         positions, lengths, query_starts, last, *each = send(
             [*plain, *arrays.slot_mapping, *arrays.block_tables, *held], cache.device
@@ -111,8 +109,9 @@ class Runner:
             lengths=tuple(each[2 * num_groups :]) or (lengths,) * num_groups,
             query_starts=query_starts,
             last=last,
-            max_queries=1 if len(arrays.positions) == len(arrays.lengths) else int(np.diff(starts).max()),
-            max_position=max(arrays.lengths.tolist()) - 1,
+            max_queries=max(counts[0]),
+            max_position=max(counts[1]) - 1,
+            counts=counts,
         )
         for on_batch in self._on_batch:
             batch = on_batch(step, batch)
