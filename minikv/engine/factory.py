@@ -184,7 +184,7 @@ def build_engine(
     room, asked = None, config.enforce_eager
     if eviction is not None:
         keeps = host_config.prefix_dir is not None
-        room = reserve(spec, eviction, config, ranks, longest, keeps_prefixes=keeps)
+        room = reserve(model, spec, eviction, config, ranks, longest, keeps_prefixes=keeps)
         config = replace(config, enforce_eager=True)  # no graph contains an eviction, so none needs memory
     if group is not None:
         group.wait()  # every rank has done its own part

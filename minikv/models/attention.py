@@ -17,7 +17,7 @@ from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import operations
 from minikv.kernels.expanding import LatentSizes, absorb, latent_parts, of_latents, parts_of
 from minikv.models.batch import Batch, sees
-from minikv.models.observer import weighed_lse, weighed_scores
+from minikv.models.observer import Asked, weighed_lse, weighed_scores
 from minikv.plan.estimate import EXPANDED_BYTES
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
@@ -133,7 +133,8 @@ def attend(
     rows, kv, starts = query[0].transpose(0, 1), batch.kv(index), batch.query_starts
     kernels = operations(query.device)
     options: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": s_aux}
-    watched = batch.observer is not None and window is None
+    observer = batch.observer if window is None else None
+    watched = observer is not None and bool(observer.watches)
     if batch.max_queries == 1:
         found = kernels.paged_decode(rows, kv, return_scores=watched, **options)
         _tell_scores(batch, index, found.scores, query.shape[1])
@@ -144,6 +145,8 @@ def attend(
         if found.lse is not None:
             sums = partial(kernels.paged_column_sums, rows, kv, starts, scale=scale, softcap=softcap)
             _tell_sums(batch, index, found.lse, sums, query.shape[1] // kv.k.shape[2])
+    if observer is not None and observer.asks:
+        observer.ask(index, Asked(rows, kv, scale, softcap, s_aux))
     return found.out.unsqueeze(0), None
 
 
@@ -178,8 +181,9 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]
     rows, nope, most = query[0].transpose(0, 1), query.shape[3] - rope, batch.max_queries
     up = local(module.kv_b_proj.weight).view(heads, -1, rank)
-    watched = batch.observer is not None and window is None
-    if most > 1 and batch.counts is not None and not watched and window is None:
+    observer = batch.observer if window is None else None
+    watched = observer is not None and bool(observer.watches)
+    if most > 1 and batch.counts is not None and observer is None and window is None:
         sizes = LatentSizes.of(up, kv, nope, EXPANDED_BYTES)
         parts = kv.once(sizes, partial(parts_of, kv, sizes, starts, *batch.counts), starts)
         if len(parts) > 1 or parts[0].keys:
@@ -194,4 +198,7 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
         if found.lse is not None:
             sums = partial(kernels.latent_column_sums, *queries, kv, starts, scale=scale)
             _tell_sums(batch, module.layer_idx, found.lse, sums, heads)
+    if observer is not None and observer.asks:
+        asked = Asked(torch.cat(queries, -1), kv, scale, latent=True)
+        observer.ask(module.layer_idx, asked)
     return of_latents(found.out, up, nope)

@@ -168,7 +168,7 @@ REFUSED = {
     "copies": ("eviction_engine", {"reads": "gather"}),
     "rows": ("eviction_not_paged", {"cache": "linear", "num_blocks": 4, "max_model_len": 64}),
     "a pyramid": ("eviction_paged_layers", {"eviction": EvictionConfig(policy=PyramidKV(), budget=30)}),
-    "the largest": ("eviction_paged_max", {"eviction": EvictionConfig(policy=H2O(reduce="max"))}),
+    "layers of their own": ("eviction_paged_layers", {"eviction": EvictionConfig("echo-layers", budget=30)}),
 }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from minikv.engine.core.extension import Extension
 from minikv.engine.core.sequence import Sequence, SequenceId, SequenceStatus
 from minikv.engine.core.step import Step, StepPlan
-from minikv.errors import check_count
+from minikv.errors import OutOfBlocksError, check_count
 from minikv.eviction.paged.plan import EvictionPlan, held, plan_eviction
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.choices import PerBlock, PolicyName, Scope, Unit, check_choices
@@ -34,7 +34,8 @@ class EvictionConfig:
     ``policy``: a name of ``minikv.eviction.POLICIES``, or an object; there is no default. ``budget`` counts heavy
     hitters only. A sequence evicts when it has ``evict_every`` tokens more. ``scope``: the heads of a layer keep the
     same tokens ("layer"), or each its own ("head"). ``prefill_chunk``: tokens of a prompt between two evictions (None:
-    512, or ``evict_every`` if that is more).
+    512, or ``evict_every`` if that is more). Echo compares the tokens of a chunk, so each is computed whole, and after
+    a preemption the later tokens one by one.
 
     ``unit`` "block" drops whole blocks and moves nothing, so requests go on sharing blocks. A block counts as its best
     token, or with ``per_block="sum"`` as the sum of all. At most the capacity stays. The host waits for the device at
@@ -82,14 +83,19 @@ class Eviction(Extension):
     A sequence never has more than ``peak`` tokens in a layer without a window, those of a forward included. ``shares``:
     whether requests may find each other's prefixes. A policy that uses attention must not share: another request's
     queries saw the cached tokens, and their sum is unknown. ``event_log`` holds the events for the worker's record.
+
+    ``step_tokens``: the most tokens of a step, where a token's score depends on those that are computed with it (None:
+    it does not). A sequence then evicts after each ``chunk`` of its prompt and each later token, and no step computes a
+    part of that: what is left of a step may be too little for it, and tokens after a preemption come one by one.
     """
 
-    def __init__(self, budget: Budget, chunk: int, *, shares: bool):
-        self.budget, self.chunk, self.shares = budget, chunk, shares
+    def __init__(self, budget: Budget, chunk: int, *, shares: bool, step_tokens: int | None = None):
+        self.budget, self.chunk, self.shares, self.step_tokens = budget, chunk, shares, step_tokens
         self.peak: int = budget.peak_resident + chunk
         self.event_log: deque[SequenceEvent] = deque()
         self.worker: EvictionWorker | None = None
         self._plans: list[EvictionPlan] = []
+        self._placed = 0  # tokens in the step that is being planned
         self._own = token_hex(8)  # random, so that no prefix file of another run matches
 
     def salt(self, seq: Sequence, salt: str) -> str:
@@ -104,12 +110,22 @@ class Eviction(Extension):
     def limit(self, seq: Sequence, num_tokens: int) -> int:
         """Allow tokens up to the next place where ``seq`` stops; if an eviction is due, plan it first."""
         if seq.status is not SequenceStatus.RUNNING:
-            return min(num_tokens, self.stop(seq, 0))
+            most = min(num_tokens, self.stop(seq, 0))
+            whole = self.step_tokens is None or most <= self.step_tokens - self._placed
+            return most if whole else 0
         length, is_due = self._length(seq), self.is_due(seq)
         most = self.stop(seq, self.after(length) if is_due else length) - seq.num_computed
+        if self.step_tokens is not None and num_tokens < min(most, seq.missing):
+            return 0
         if is_due:
             self.scheduler.changed("forget", seq, self.plan(seq))
-        return min(num_tokens, most)
+        most = min(num_tokens, most)
+        if self.step_tokens is not None and self.scheduler.num_slots(seq) < most:
+            pool = min(self.scheduler.manager.pools, key=lambda each: each.num_free)
+            asked = -(-most // pool.block_size)
+            found = {"free": pool.num_free, "total": pool.num_blocks, "fits": self.scheduler.num_slots(seq)}
+            raise OutOfBlocksError("out_of_blocks", asked=asked, **found)
+        return most
 
     def may_reserve(self, seq: Sequence) -> bool:
         """Only committed tokens can be evicted, so ``seq`` must not be due once the open step is done."""
@@ -123,6 +139,8 @@ class Eviction(Extension):
         """Record every change of a sequence for the worker: begin, end, fork, and its way to the host and back."""
         if seq is None:
             return
+        if change in ("admit", "allocate"):
+            self._placed += num_tokens
         if change == "admit":
             self._record("add", seq.id)
         elif change == "fork":
@@ -135,12 +153,13 @@ class Eviction(Extension):
             self._record("remove", seq.id)
 
     def before_step(self, plan: StepPlan) -> None:
+        self._placed = 0
         if self._plans:
             plan.work["evictions"], self._plans = tuple(self._plans), []
 
     def after_step(self, step: Step | None, tokens: Mapping[SequenceId, Seq[int]] | None) -> None:
         if step is None:
-            self._plans = []
+            self._placed, self._plans = 0, []
 
     def unsettled(self, seq: Sequence, work: Mapping[str, Any]) -> bool:
         return any(plan.seq_id == seq.id for plan in (*self._plans, *work.get("evictions", ())))
@@ -168,6 +187,10 @@ class Eviction(Extension):
         eviction is due, it is not beyond the computed tokens.
         """
         peak, computed = self.budget.peak_resident, seq.num_computed
+        if self.step_tokens is not None:
+            if length > peak:
+                return computed
+            return min(seq.num_prompt, computed + self.chunk) if computed < seq.num_prompt else computed + 1
         if computed < seq.num_prompt:
             return min(seq.num_prompt, computed + peak + self.chunk - length)
         return computed + peak + 1 - length if length <= peak else computed
@@ -200,8 +223,8 @@ class BlockEviction(Eviction):
     nevertheless. The number of tokens that stay depends on a sequence's length alone, as with single tokens.
     """
 
-    def __init__(self, budget: Budget, chunk: int, *, shares: bool):
-        super().__init__(budget, chunk, shares=shares)
+    def __init__(self, budget: Budget, chunk: int, *, shares: bool, step_tokens: int | None = None):
+        super().__init__(budget, chunk, shares=shares, step_tokens=step_tokens)
         self._dropped: list[SequenceId] = []
 
     def after(self, length: int) -> int:
@@ -218,9 +241,11 @@ class BlockEviction(Eviction):
         return self.worker.drop_blocks(self.scheduler.manager, seq.id)
 
     def before_step(self, plan: StepPlan) -> None:
+        super().before_step(plan)
         self._dropped = []
 
     def after_step(self, step: Step | None, tokens: Mapping[SequenceId, Seq[int]] | None) -> None:
+        super().after_step(step, tokens)
         if step is None:
             self._dropped = []
 

@@ -9,7 +9,9 @@ from minikv.engine.core.sequence import SequenceId
 from minikv.engine.core.step import Step
 from minikv.engine.ext.eviction import BlockEviction, Eviction, EvictionConfig, SequenceEvent
 from minikv.errors import ArgumentError
-from minikv.eviction.paged.eviction import check_policy, layers_without_window
+from minikv.eviction.hf.rotary import Rotary
+from minikv.eviction.paged.asking import query_bytes
+from minikv.eviction.paged.eviction import check_policy, fitted_policy, layers_without_window
 from minikv.eviction.paged.records import PagedObserver, SavedRecord, fields_of, record_bytes
 from minikv.eviction.paged.runner import EvictionRunner, drop_worst_blocks
 from minikv.eviction.policies.choices import PerBlock
@@ -85,14 +87,20 @@ class EvictionWorker:
 
 @dataclass(frozen=True)
 class Reserve:
-    """The record's size for ``rows`` sequences of ``places`` tokens, in bytes: the most that an LLM will need."""
+    """The record's size for ``rows`` sequences of ``places`` tokens, in bytes: the most that an LLM will need.
+
+    ``policy`` is the one fitted to the model, ``turning`` the rotary embedding by which it turns queries.
+    """
 
     rows: int
     places: int
     num_bytes: int
+    policy: Policy
+    turning: Rotary | None
 
 
 def reserve(
+    model: Any,
     spec: CacheSpec,
     params: EvictionConfig,
     wanted: "EngineConfig",
@@ -117,37 +125,54 @@ def reserve(
     policy = policy_of(params.policy)
     if keeps_prefixes and looks_at_attention(policy):
         raise ArgumentError("eviction_prefix_dir", policy=type(policy).__name__)
-    most = params.tokens.peak_resident + chunk_of(params, wanted)
+    policy, turning = fitted_policy(policy, model, spec, params.tokens, params.scope)
+    most = params.tokens.peak_resident + chunk_of(params, wanted, policy)
     rows, places = wanted.max_num_seqs, most if longest is None else min(most, longest)
-    heads = sum(layer.kv_heads for layer in spec.layers if layer.token_bytes and layer.window is None)
-    fields = len(fields_of(policy))
-    return Reserve(rows, places, record_bytes(heads, fields, rows, places))
+    full = [layer for layer in spec.layers if layer.token_bytes and layer.window is None]
+    num_bytes = record_bytes(sum(layer.kv_heads for layer in full), len(fields_of(policy)), rows, places)
+    if policy.needs & Needs.QUERIES:
+        query_heads = model.config.get_text_config(decoder=True).num_attention_heads
+        dims = [layer.k_dim + layer.v_dim * (layer.kind == "latent") for layer in full]
+        num_bytes += rows * query_heads * sum(query_bytes(policy, dim) for dim in dims)
+    return Reserve(rows, places, num_bytes, policy, turning)
 
 
 def looks_at_attention(policy: Policy) -> bool:
     """Return whether ``policy`` depends on the queries that a token has met; then requests share no prefix."""
-    return bool(policy.needs & (Needs.PROBS | Needs.WINDOW))
+    return bool(policy.needs & Needs.ATTENTION)
 
 
-def chunk_of(params: EvictionConfig, wanted: "EngineConfig") -> int:
-    """Return the tokens of a prompt between two evictions; no step computes more."""
-    return min(params.chunk, wanted.max_batched_tokens)
+def chunk_of(params: EvictionConfig, wanted: "EngineConfig", policy: Policy) -> int:
+    """Return the tokens of a prompt between two evictions; no step computes more.
+
+    Pieces that have to be whole leave a token for every other sequence of a step.
+    """
+    others = wanted.max_num_seqs - 1 if in_pieces(policy) else 0
+    return min(params.chunk, max(1, wanted.max_batched_tokens - others))
+
+
+def in_pieces(policy: Policy) -> bool:
+    """Return whether the score of a token depends on which others are computed with it."""
+    return Needs.ECHO in policy.needs
 
 
 def make_eviction_runner(
     cache: Any, manager: BlockManager, params: EvictionConfig, room: Reserve
 ) -> EvictionRunner:
     """Return the device's half of ``params`` on ``cache``. Raises ``ArgumentError`` for settings without eviction."""
-    layers, policy = layers_without_window(cache, manager), policy_of(params.policy)
+    layers, policy = layers_without_window(cache, manager), room.policy
     check_policy(policy, params.tokens, cache, layers, params.scope, params.unit)
-    return EvictionRunner(cache, layers, policy, params.tokens, params.scope, room.rows, room.places)
+    sizes = room.rows, room.places, room.turning
+    return EvictionRunner(cache, layers, policy, params.tokens, params.scope, *sizes)
 
 
 def make_eviction(params: EvictionConfig, wanted: "EngineConfig", runner: EvictionRunner) -> Eviction:
     """Return the scheduler's half, with the worker that carries out its plans."""
     kind = Eviction if params.unit == "token" else BlockEviction
-    chunk, shares = chunk_of(params, wanted), not looks_at_attention(runner.policy)
-    eviction = kind(params.tokens, chunk, shares=shares)
+    policy = runner.policy
+    chunk, shares = chunk_of(params, wanted, policy), not looks_at_attention(policy)
+    pieces = wanted.max_batched_tokens if in_pieces(policy) else None
+    eviction = kind(params.tokens, chunk, shares=shares, step_tokens=pieces)
     eviction.worker = EvictionWorker(runner, eviction.event_log, params.per_block)
     return eviction
 

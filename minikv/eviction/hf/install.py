@@ -16,7 +16,7 @@ from minikv.errors import ArgumentError, check_choice, check_count
 from minikv.eviction.hf.attention import ATTRIBUTE, NAMES, register
 from minikv.eviction.hf.cache import full_layers
 from minikv.eviction.hf.handle import EvictionHandle
-from minikv.eviction.hf.rotary import Rotary, find_rotary
+from minikv.eviction.hf.rotary import Rotary, find_rotary, turning_for
 from minikv.eviction.hf.rules import LayerRules
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.choices import OtherCaches, PolicyName, Positions, Scope, When
@@ -128,7 +128,7 @@ def install_kv_eviction(
         name = model.config._attn_implementation
         raise ArgumentError("eviction_uneven", policy=type(chosen).__name__, name=name)
     rotary = _rotary(model, chosen, budgets, latent) if positions == "reindexed" else None
-    turning = find_rotary(model, latent) if chosen.echo_shift or Needs.EXPECTED in chosen.needs else None
+    turning = turning_for(chosen, model, latent)
     options: dict[str, Any] = {
         "scope": scope,
         "when": when,
@@ -205,7 +205,7 @@ def _switches(model: Any, policy: Policy) -> bool:
         return True
     if own in NAMES.values():
         raise ArgumentError("eviction_shared_config", kind=kind)
-    if policy.needs & (Needs.PROBS | Needs.WINDOW | Needs.QUERIES):
+    if policy.needs & Needs.ATTENTION:
         raise ArgumentError("eviction_no_probs", policy=type(policy).__name__, name=own)
     return False
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minikv.errors import ArgumentError
+from minikv.eviction.policies.policy import Needs, Policy
 
 _FIXED = (
     "default",
@@ -69,6 +70,12 @@ class Rotary:
             cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
         length = (cos[..., :1] ** 2 + sin[..., :1] ** 2).sqrt()  # yarn lengthens both
         return (cos / length).unsqueeze(1), (sin / length).unsqueeze(1)
+
+
+def turning_for(policy: Policy, model: Any, latent: bool) -> Rotary | None:
+    """The rotary embedding of ``model``, where ``policy`` turns queries; see ``find_rotary``."""
+    turns = policy.echo_shift or Needs.EXPECTED in policy.needs
+    return find_rotary(model, latent) if turns else None
 
 
 def find_rotary(model: Any, latent: bool) -> Rotary:

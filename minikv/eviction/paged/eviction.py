@@ -21,14 +21,17 @@ from torch import Tensor
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError
+from minikv.eviction.hf.rotary import Rotary, turning_for
 from minikv.eviction.paged.plan import EvictionPlan, held, plan_eviction
 from minikv.eviction.paged.records import PagedObserver, SavedRecord
 from minikv.eviction.paged.runner import EvictionRunner, drop_worst_blocks, least_capacity
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.choices import PerBlock, PolicyName, Scope, Unit, check_choices
-from minikv.eviction.policies.echo import refuse_echo
 from minikv.eviction.policies.literature import policy_of
 from minikv.eviction.policies.policy import Needs, Policy
+from minikv.models.adapter import own_attention
+from minikv.models.protocols import CausalLM
+from minikv.plan import CacheSpec
 from minikv.shown import one_line
 
 # What eviction on a paged cache refuses, by name and before anything is kept.
@@ -68,14 +71,10 @@ def check_policy(
     """Raise ``ArgumentError`` unless blocks can do what ``policy``, ``scope`` and ``unit`` ask for."""
     numbers, name = [number for group in layers.values() for number in group], type(policy).__name__
     latent = [number for number in numbers if cache.spec.layers[number].kind == "latent"]
-    refuse_echo(policy)
     if scope == "head" and latent:
         raise ArgumentError("eviction_paged_latent", layer=latent[0], name=cache.spec.name)
     if scope == "head" and unit == "block":
         raise ArgumentError("eviction_blocks_head")
-    for what, value in (("queries", policy.over_queries), ("query heads", policy.over_group)):
-        if Needs.PROBS in policy.needs and value == "max":
-            raise ArgumentError("eviction_paged_max", what=what, policy=name)
     shares = policy.layer_budgets(budget.budget, len(numbers))
     if len(set(shares)) > 1:
         raise ArgumentError("eviction_paged_layers", policy=name, least=min(shares), most=max(shares))
@@ -85,6 +84,22 @@ def check_policy(
             raise ArgumentError("eviction_blocks_few", capacity=budget.capacity, least=least, block_size=size)
 
 
+def fitted_policy(
+    policy: Policy, model: Any, spec: CacheSpec, budget: Budget, scope: Scope
+) -> tuple[Policy, Rotary | None]:
+    """Return ``policy`` fitted to ``model``, and the rotary embedding by which it turns queries.
+
+    Raises ``ArgumentError`` for a policy that reads queries where ``model`` is None, or has none such.
+    """
+    if model is None and not policy.needs & Needs.QUERIES:
+        return policy, None
+    if model is None:
+        raise ArgumentError("eviction_paged_model", policy=type(policy).__name__)
+    latent = any(layer.kind == "latent" for layer in spec.layers)
+    with own_attention(model):  # it may be bound to the cache, or to another one
+        return policy.fitted(model, budget, scope), turning_for(policy, model, latent)
+
+
 class PagedEviction:
     """``policy`` on the blocks of ``cache``, which ``manager`` allocates. Layers with a window need no eviction.
 
@@ -92,9 +107,11 @@ class PagedEviction:
     tokens; "head": each head keeps its own. ``unit`` "block" drops whole blocks from the table that all layers share,
     and moves nothing; a block has the score of its best token, or with ``per_block="sum"`` the sum over its tokens.
 
+    ``model``: the one that computes on the cache, for a policy that reads queries (Echo, ExpectedAttention).
+
     Raises ``ArgumentError`` for another cache or manager, a model without a layer that keeps everything, "head" where
-    there is one latent a token, unequal layer budgets (the layers share a table), a policy that needs the largest
-    probability of several queries or heads (a paged kernel gives their sum), and a capacity of too few blocks.
+    there is one latent a token, unequal layer budgets (the layers share a table), a policy that reads queries where
+    there is no model, or one without a rotary embedding, and a capacity of too few blocks.
     """
 
     def __init__(
@@ -107,13 +124,15 @@ class PagedEviction:
         scope: Scope = "layer",
         unit: Unit = "token",
         per_block: PerBlock = "max",
+        model: CausalLM | None = None,
     ):
         self.cache, self.manager, self.budget = cache, manager, budget
-        self.policy, self.scope, self.unit, self.per_block = policy_of(policy), scope, unit, per_block
+        self.scope, self.unit, self.per_block = scope, unit, per_block
         check_choices(scope, unit, per_block)
         self._layers = layers_without_window(cache, manager)
+        self.policy, turning = fitted_policy(policy_of(policy), model, cache.spec, budget, scope)
         check_policy(self.policy, budget, cache, self._layers, scope, unit)
-        self.runner = EvictionRunner(cache, self._layers, self.policy, budget, scope)
+        self.runner = EvictionRunner(cache, self._layers, self.policy, budget, scope, turning=turning)
         self.records = self.runner.records
 
     def __repr__(self) -> str:

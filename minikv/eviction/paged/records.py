@@ -5,7 +5,7 @@ sequences with a common prefix share its blocks, and their queries attend to the
 the tokens that a request keeps would depend on the other requests that run.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,14 +13,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minikv.errors import ArgumentError, UnknownNameError
+from minikv.eviction.paged.asking import Asking, takes_largest
 from minikv.eviction.policies.policy import Needs, Policy, Seen
-from minikv.models.observer import Watch
+from minikv.models.observer import Asked, Watch
 
 ROWS, PLACES = 16, 64  # at first; both double when they are too small
-POSITIONS = "positions"
+POSITIONS, QUERIES = "positions", "queries"
 
 Field = dict[int, Tensor]
-"""For each layer a tensor [rows, heads, places]."""
+"""For each layer a tensor [rows, heads, places]; of ``QUERIES`` [rows, ...]."""
 
 
 def record_bytes(heads: int, fields: int, rows: int, places: int) -> int:
@@ -30,7 +31,10 @@ def record_bytes(heads: int, fields: int, rows: int, places: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SavedRecord:
-    """One sequence's record on the CPU, while its blocks are on the host: for each field and layer [heads, places]."""
+    """One sequence's record on the CPU, while its blocks are on the host: for each field and layer [heads, places].
+
+    That of the queries it has met is of any shape.
+    """
 
     packed: int
     fields: dict[str, Field]
@@ -42,6 +46,8 @@ class TokenRecords:
     ``fields`` are float32, and 0 where no token is. ``positions`` int64 are kept besides: a sequence's first ``packed``
     tokens are those that its last eviction left, in no order. The others came later, in order, so their positions
     follow from their places. There is room for ``rows`` sequences of ``places`` tokens; for more both double.
+
+    What a sequence's queries have left in a layer, not of a token, is of any shape, float32, and 0 at first.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class TokenRecords:
         self._fields: dict[str, Field] = {
             name: _zeros(heads, dtype, device, rows, places) for name, dtype in dtypes.items()
         }
+        self._fields[QUERIES] = {}
         self._device = device
         self._row: dict[Hashable, int] = {}
         self._packed: dict[Hashable, int] = {}
@@ -123,6 +130,9 @@ class TokenRecords:
         try:
             for name, field in saved.fields.items():
                 for layer, kept in field.items():
+                    if name == QUERIES:
+                        self.write_queries(layer, [seq_id], kept.to(self._device)[None])
+                        continue
                     self._more_places(kept.shape[1])
                     self._fields[name][layer][self._row[seq_id], :, : kept.shape[1]] = kept.to(self._device)
             self._packed[seq_id] = saved.packed
@@ -139,6 +149,19 @@ class TokenRecords:
         """Set the field to ``values`` [B, heads, length]; behind a sequence's tokens they must be 0."""
         rows = self._rows(seq_ids, values.shape[-1])
         self._fields[name][layer][rows, :, : values.shape[-1]] = values
+
+    def read_queries(self, layer: int, seq_ids: Sequence[Hashable], shape: Sequence[int]) -> Tensor:
+        """Return [B, *shape]: what ``write_queries`` wrote of these sequences, 0 where that was nothing yet."""
+        rows = [self._find(seq_id) for seq_id in seq_ids]
+        field = self._fields[QUERIES]
+        if layer not in field:
+            field[layer] = torch.zeros(len(next(self._all())[2]), *shape, device=self._device)
+        return field[layer][rows]
+
+    def write_queries(self, layer: int, seq_ids: Sequence[Hashable], values: Tensor) -> None:
+        """Keep ``values`` [B, ...] of these sequences."""
+        self.read_queries(layer, seq_ids, values.shape[1:])
+        self._fields[QUERIES][layer][[self._row[seq_id] for seq_id in seq_ids]] = values
 
     def positions(
         self, layer: int, seq_ids: Sequence[Hashable], length: int, evicted: Iterable[int]
@@ -161,6 +184,8 @@ class TokenRecords:
         """
         rows, keep = self._rows(seq_ids, positions.shape[-1]), origin.shape[-1]
         for name, field in self._fields.items():
+            if name == QUERIES:
+                continue
             tensor = field[layer]
             kept = positions if name == POSITIONS else tensor[rows]
             tensor[rows] = pad(kept.gather(-1, origin), (0, tensor.shape[-1] - keep))
@@ -199,7 +224,8 @@ class TokenRecords:
         while width < places:
             width *= 2
         for name, layer, tensor in list(self._all()):
-            self._fields[name][layer] = pad(tensor, (0, width - tensor.shape[-1]))
+            if name != QUERIES:
+                self._fields[name][layer] = pad(tensor, (0, width - tensor.shape[-1]))
 
 
 def _zeros(
@@ -225,7 +251,7 @@ STATE, RECENT = "state", "recent"
 
 def fields_of(policy: Policy) -> tuple[str, ...]:
     """Return the fields that this policy needs of each token."""
-    return ((STATE,) if Needs.PROBS in policy.needs else ()) + (
+    return ((STATE,) if policy.needs & (Needs.PROBS | Needs.ECHO) else ()) + (
         (RECENT,) if Needs.WINDOW in policy.needs else ()
     )
 
@@ -235,7 +261,7 @@ class PagedObserver:
 
     The forward computes ``queries[i]`` tokens of ``seq_ids[i]``, which holds ``lengths[i]`` tokens with them, and has
     lost ``evicted[i]`` before. ``sources`` names for a layer without a cache of its own the layer that it reads: its
-    attention counts for that layer's tokens.
+    attention counts for that layer's tokens. ``asking`` takes the queries where the policy needs more than sums.
     """
 
     def __init__(
@@ -248,37 +274,69 @@ class PagedObserver:
         evicted: Sequence[int],
         sources: Mapping[int, int],
         device: torch.device,
+        asking: Asking | None = None,
     ):
         self._policy, self._records, self._seq_ids = policy, records, seq_ids
-        self._evicted, self._sources = evicted, sources
+        self._queries, self._lengths, self._evicted, self._sources = queries, lengths, evicted, sources
         self._length = max(lengths)
         self._absent = torch.arange(self._length, device=device) >= _column(lengths, device)
         self._rows: dict[int, list[int]] = {}
         for row, count in enumerate(queries):
             self._rows.setdefault(count, []).append(row)
         self._counted = _column([min(count, policy.window) for count in queries], device)
-        self._names = fields_of(policy)
+        self._watches: dict[str, Watch] = {}
+        if Needs.PROBS in policy.needs and not takes_largest(policy):
+            self._watches[STATE] = Watch(None, policy.query_weight)
+        if Needs.WINDOW in policy.needs:
+            self._watches[RECENT] = Watch(max(1, policy.window))
+        self._asking = asking
 
     @property
     def watches(self) -> tuple[Watch, ...]:
-        """One watch for each field of the record."""
-        watch = {STATE: Watch(None, self._policy.query_weight), RECENT: Watch(max(1, self._policy.window))}
-        return tuple(watch[name] for name in self._names)
+        """One watch for each field of the record that is a sum."""
+        return tuple(self._watches.values())
+
+    @property
+    def asks(self) -> bool:
+        """Whether the policy needs the largest of some probabilities, or the queries."""
+        return self._asking is not None
 
     def see(self, layer: int, sums: tuple[Tensor, ...], group: int) -> None:
         """See ``minikv.models.observer.Observer``."""
         layer = self._sources[layer]
         enter = {STATE: self._accumulate, RECENT: self._slide}
-        for name, found in zip(self._names, sums, strict=True):
-            found = found[..., : self._length].contiguous()
-            old = self._records.read(name, layer, self._seq_ids, self._length)
-            new = enter[name](layer, old, found, group).masked_fill(self._absent, 0)
-            self._records.write(name, layer, self._seq_ids, new)
+        for name, found in zip(self._watches, sums, strict=True):
+            self._enter(name, layer, found[..., : self._length].contiguous(), enter[name], group)
+
+    def ask(self, layer: int, asked: Asked) -> None:
+        """See ``minikv.models.observer.Observer``."""
+        assert self._asking is not None
+        pairs = asked.pairs(self._queries, self._lengths)
+        ends = [length + gone for length, gone in zip(self._lengths, self._evicted, strict=True)]
+        found = self._asking.hear(self._records, self._seq_ids, layer, asked, pairs, ends)
+        source = self._sources[layer]
+        for each in found:
+            sums = torch.nn.utils.rnn.pad_sequence([row.transpose(0, 1) for row in each], batch_first=True)
+            self._enter(STATE, source, sums.transpose(1, 2), self._observe, 1)
+
+    def _enter(
+        self,
+        name: str,
+        layer: int,
+        found: Tensor,
+        enter: Callable[[int, Tensor, Tensor, int], Tensor],
+        group: int,
+    ) -> None:
+        old = self._records.read(name, layer, self._seq_ids, self._length)
+        new = enter(layer, old, found, group).masked_fill(self._absent, 0)
+        self._records.write(name, layer, self._seq_ids, new)
 
     def _accumulate(self, layer: int, state: Tensor, sums: Tensor, group: int) -> Tensor:
+        return self._observe(layer, state, sums / group if self._policy.over_group == "mean" else sums)
+
+    def _observe(self, layer: int, state: Tensor, sums: Tensor, group: int = 1) -> Tensor:
         """Call the policy's ``observe`` once for all sequences with the same number of new tokens."""
         policy = self._policy
-        sums = sums / group if policy.over_group == "mean" else sums
         positions = self._records.positions(layer, self._seq_ids, self._length, self._evicted)
         if len(self._rows) == 1:
             return policy.observe(sums, Seen(state, next(iter(self._rows)), positions))

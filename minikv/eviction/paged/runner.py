@@ -9,6 +9,8 @@ from torch import Tensor
 
 from minikv.blocks import BlockManager
 from minikv.cache import PagedKVCache
+from minikv.eviction.hf.rotary import Rotary
+from minikv.eviction.paged.asking import Asking, needs_queries
 from minikv.eviction.paged.plan import EvictionPlan, held
 from minikv.eviction.paged.records import PLACES, RECENT, ROWS, STATE, PagedObserver, TokenRecords, fields_of
 from minikv.eviction.policies.budget import Budget
@@ -170,7 +172,8 @@ class EvictionRunner:
 
     It knows no block manager: each call passes the block tables. ``records`` must be told of each sequence that
     begins and ends, and has room for ``rows`` of them of ``places`` tokens before it grows. Nothing is read back from
-    the device, so the CPU does not wait, except where ``select`` looks for NaN.
+    the device, so the CPU does not wait, except where ``select`` looks for NaN. ``turning`` turns queries for a policy
+    that asks for it.
     """
 
     def __init__(
@@ -182,6 +185,7 @@ class EvictionRunner:
         scope: str,
         rows: int = ROWS,
         places: int = PLACES,
+        turning: Rotary | None = None,
     ):
         self.cache, self.layers, self.policy, self.budget, self.scope = cache, layers, policy, budget, scope
         specs = cache.spec.layers
@@ -191,6 +195,7 @@ class EvictionRunner:
         }
         heads = {number: specs[number].kv_heads for group in layers.values() for number in group}
         self.records = TokenRecords(heads, fields_of(policy), cache.device, rows, places)
+        self._asking = Asking(policy, turning) if needs_queries(policy) else None
 
     def observer(
         self,
@@ -203,10 +208,11 @@ class EvictionRunner:
 
         ``evicted[i]``: how many tokens it has lost before. None if the policy does not use attention.
         """
-        if not fields_of(self.policy) or not seq_ids:
+        if not self.policy.needs & Needs.ATTENTION or not seq_ids:
             return None
+        sources, device = self._sources, self.cache.device
         return PagedObserver(
-            self.policy, self.records, seq_ids, queries, lengths, evicted, self._sources, self.cache.device
+            self.policy, self.records, seq_ids, queries, lengths, evicted, sources, device, self._asking
         )
 
     @torch.no_grad()
@@ -227,14 +233,17 @@ class EvictionRunner:
         positions = self.records.positions(layer, names, length, [plan.evicted for plan in plans])
         state = torch.zeros((), device=self.cache.device).expand(positions.shape)
         probs = None
-        if Needs.PROBS in self.policy.needs:
+        if STATE in fields_of(self.policy):
             state = self.records.read(STATE, layer, names, length)
         if Needs.WINDOW in self.policy.needs:
             probs = self.records.read(RECENT, layer, names, length)
         number = len(self.cache.spec.layers)
-        return PagedView(
+        view = PagedView(
             self.cache, layer, tables, state=state, window_probs=probs, positions=positions, num_layers=number
         )
+        if self._asking is not None and Needs.EXPECTED in self.policy.needs:
+            object.__setattr__(view, "window_probs", self._asking.expected(self.records, names, layer, view))
+        return view
 
     def score(self, view: PagedView) -> Tensor:
         """Return [B, H, S], H as in the cache."""

@@ -206,6 +206,6 @@ def turned_on(query: Tensor, rotary: Rotary, shift: int, rope_at_end: int | None
 
 
 def refuse_echo(policy: Policy) -> None:
-    """Raise ``ArgumentError`` for a policy that reads queries, where the cache does not see them."""
+    """Raise ``ArgumentError`` for a policy that reads queries: a trace has none."""
     if policy.needs & Needs.QUERIES:
         raise ArgumentError("eviction_no_queries", policy=type(policy).__name__)

@@ -30,7 +30,8 @@ class Needs(Flag):
     order of their positions, for a policy that looks at a token's neighbours. ``ECHO``: what the query before a token
     would give it if it were asked ``Policy.echo_shift`` places later, added to its state when it arrives.
     ``EXPECTED``: as ``View.window_probs`` what the next ``Policy.expected_over`` queries may be expected to give.
-    ``QUERIES``: either of these two, for which a cache has to see queries.
+    ``QUERIES``: either of these two, for which a cache has to see queries. ``ATTENTION``: what depends on the queries
+    that a token has met.
     ``LENGTHS`` and ``MEAN_KEY``: ``View.lengths`` and ``View.mean_key``. They follow from the keys, but are kept, so
     that the keys are not read once more. ``MEAN_KEY`` needs ``LENGTHS``.
     """
@@ -44,6 +45,7 @@ class Needs(Flag):
     MEAN_KEY = auto()
     EXPECTED = auto()
     QUERIES = ECHO | EXPECTED
+    ATTENTION = PROBS | WINDOW | QUERIES
 
 
 @dataclass(frozen=True, eq=False)

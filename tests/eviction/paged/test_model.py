@@ -56,7 +56,7 @@ class OnBlocks:
         self.full = windows.index(None)
         self.manager = BlockManager([KVCacheGroup(num_blocks, window) for window in windows], block_size)
         self.adapter = bind_model(model, self.cache)
-        self.eviction = PagedEviction(self.cache, self.manager, policy, budget=budget, **options)
+        self.eviction = PagedEviction(self.cache, self.manager, policy, budget=budget, model=model, **options)
         self.done = {}
 
     def forward(self, new):

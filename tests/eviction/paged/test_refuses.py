@@ -8,7 +8,7 @@ from minikv.cache.linear_pages import LinearPages
 from minikv.errors import ArgumentError, OutOfBlocksError, UnknownNameError
 from minikv.eviction.paged.eviction import PagedEviction
 from minikv.eviction.policies.budget import Budget
-from minikv.eviction.policies.literature import H2O, PyramidKV, Random
+from minikv.eviction.policies.literature import PyramidKV, Random
 from tests.cache.paged_cases import cache_for, every_byte, fill, refused, spec_for, unchanged
 
 BUDGET = Budget(2, 4, 2)
@@ -43,8 +43,7 @@ REFUSED = {
     ),
     "heads of a latent": ("eviction_paged_latent", lambda: on("mla", scope="head")),
     "heads of a block": ("eviction_blocks_head", lambda: on("gqa", scope="head", unit="block")),
-    "the largest of several queries": ("eviction_paged_max", lambda: on("gqa", H2O(reduce="max"))),
-    "the largest of several heads": ("eviction_paged_max", lambda: on("gqa", H2O(group="max"))),
+    "queries of no model": ("eviction_paged_model", lambda: on("gqa", "echo")),
     "a pyramid": ("eviction_paged_layers", lambda: on("gqa", PyramidKV())),
     "too few blocks": ("eviction_blocks_few", lambda: on("gqa", unit="block")),
     "another scope": ("unknown_choice", lambda: on("gqa", scope="query")),

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
-from minikv.engine import LLM, EvictionConfig
 from minikv.errors import ArgumentError
 from minikv.eviction import H2O, Echo, EchoLayers, Needs, Sampled, install_kv_eviction, trace_eviction
 from minikv.eviction.hf.cache import evicting_layers
@@ -262,12 +261,9 @@ def test_by_name_it_beats_the_best_of_the_others_at_a_tenth(name):
 
 
 @pytest.mark.parametrize("name", ["echo", "echo-layers"])
-def test_blocks_and_traces_refuse_it_by_name(name):
+def test_a_trace_refuses_it_by_name(name):
     with pytest.raises(ArgumentError) as caught:
         trace_eviction(tiny("tiny-gqa"), range(4, 40), policy=name, budget=4)
-    assert caught.value.code == "eviction_no_queries"
-    with pytest.raises(ArgumentError) as caught:
-        LLM(tiny("tiny-gqa"), eviction=EvictionConfig(name, budget=16))
     assert caught.value.code == "eviction_no_queries"
 
 

@@ -110,7 +110,7 @@ def test_a_long_value_counts_more():
     assert torch.allclose(ExpectedAttention().score(given), expected)
 
 
-def test_a_wrapper_passes_it_on_and_blocks_refuse_it():
+def test_a_wrapper_passes_it_on_and_a_trace_refuses_it():
     assert Sampled(ExpectedAttention(7), 3).expected_over == 7
     with pytest.raises(ArgumentError) as caught:
         trace_eviction(tiny("tiny-gqa"), range(4, 40), policy="expected-attention", budget=4)
