@@ -574,12 +574,12 @@ for kv_dtype in ("fp32", "bf16", "fp8", "fp8_scaled", "int8"):
 Table(["kv_dtype", "B / token", ""], rows)
 
 # %% [markdown] key="seventy" lang="en"
-# ## From how many tokens is the cache 70% of the memory?
+# ## From how many tokens is the cache 70 % of the memory?
 #
-# You can read that the KV cache is "70%+ of memory usage", and also that 4,096 tokens of Llama-3.1-8B are 0.54 GB in 8.5 GB (with the weights in 8 bits), which is 6.3%.
+# You can read that the KV cache is "70%+ of memory usage", and also that 4,096 tokens of Llama-3.1-8B are 0.54 GB in 8.5 GB (with the weights in 8 bits), which is 6.3 %.
 # Both can be right, because they describe different loads.
 # Let's take Llama-3.1-8B with weights in 16 bits, and look only at weights and cache.
-# %% [markdown] key="seventy" lang="zh" src="100c103a"
+# %% [markdown] key="seventy" lang="zh" src="94b49f1e"
 # ## 多少 token 时，缓存占到 70%？
 #
 # 有的资料说“KV 缓存占显存的 70% 以上”，也有资料说，Llama-3.1-8B 的 4,096 个 token 在 8.5 GB（权重为 8 位）里占 0.54 GB，也就是 6.3%。
@@ -638,7 +638,7 @@ marks = {"4,096": 4096, f"{enough:,}": enough}
 show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比，%", log="x", marks=marks, levels={"70%": 70}))
 
 # %% [markdown] key="seventy_read" lang="en"
-# With weights in 16 bits, the same 4,096 tokens are only half of those 6.3%. The 70% come from one equation. The cache $n \cdot t$ is 70% of cache and weights together when
+# With weights in 16 bits, the same 4,096 tokens are only half of those 6.3 %. The 70 % come from one equation. The cache $n \cdot t$ is 70 % of cache and weights together when
 #
 # $$\frac{n \cdot t}{W + n \cdot t} = 0.7 \quad\Longleftrightarrow\quad n = \frac{7\,W}{3\,t}$$
 #
@@ -651,9 +651,9 @@ show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比�
 # $$7 \cdot 16{,}060{,}522{,}496 \;/\; (3 \cdot 131{,}072) = 285{,}908.15$$
 #
 # One sequence never gets there, since the model has only 131,072 positions.
-# A server does, with 280 chats of 1,024 tokens or with three full contexts. With its pool full, an H200 stands at 88%.
-# So a note on one user with 4,096 tokens should say 3%, and a note on a full server 70% or more.
-# %% [markdown] key="seventy_read" lang="zh" src="b1b5bb63"
+# A server does, with 280 chats of 1,024 tokens or with three full contexts. With its pool full, an H200 stands at 88 %.
+# So a note on one user with 4,096 tokens should say 3 %, and a note on a full server 70 % or more.
+# %% [markdown] key="seventy_read" lang="zh" src="b9f8bc8e"
 # 权重为 16 位时，同样的 4,096 个 token 占比只有 6.3% 的一半。70% 则来自一个等式，缓存 $n \cdot t$ 占权重与缓存之和的 70%，也就是
 #
 # $$\frac{n \cdot t}{W + n \cdot t} = 0.7 \quad\Longleftrightarrow\quad n = \frac{7\,W}{3\,t}$$
@@ -677,8 +677,8 @@ show(lines({"Llama-3.1-8B": share}, x="缓存的 token 数", y="缓存的占比�
 # - With `hidden_size` the result for Qwen2.5-7B was 28 times too large: 7 times for 28 attention heads in place of 4 KV heads, and 4 times for bits in place of bytes.
 # - Only the KV heads count, so a token of Llama-2-70B (327,680 B) costs less than one of Llama-2-7B (524,288 B).
 # - In more than a third of the models that we checked, `head_dim` is not `hidden_size / heads`.
-# - One sequence of 4,096 tokens is 3.2% of weights and cache together; from 285,909 cached tokens on, the cache is 70%.
-# %% [markdown] key="recap" lang="zh" src="a0e27fab"
+# - One sequence of 4,096 tokens is 3.2 % of weights and cache together; from 285,909 cached tokens on, the cache is 70 %.
+# %% [markdown] key="recap" lang="zh" src="a3a6aa10"
 # ## 本课小结
 #
 # - 一个 token 占 2 × 层数 × KV 头数 × head_dim × 字节数：Llama-3.1-8B 是 131,072 B，Qwen2.5-7B 是 57,344 B。
@@ -738,9 +738,9 @@ check("02.1", token_bytes)
 #
 # | symptom | what decides | command |
 # |---|---|---|
-# | off by 2% to 10% | units: MB is $10^6$ bytes, MiB is $2^{20}$; GB and GiB differ by 7.4% | `exact_bytes(n)` |
+# | off by 2 % to 10 % | units: MB is $10^6$ bytes, MiB is $2^{20}$; GB and GiB differ by 7.4 % | `exact_bytes(n)` |
 # | off by a factor such as 2, 4, 7 or 8 | K *and* V; KV heads, not attention heads; `head_dim`; bytes, not bits | `print(CacheSpec.from_config(config).explain())` |
-# %% [markdown] key="stuck" lang="zh" src="2455fd40"
+# %% [markdown] key="stuck" lang="zh" src="29c1f930"
 # ## 卡住了怎么办
 #
 # | 现象 | 判断依据 | 命令 |

@@ -977,8 +977,8 @@ show(bars(list(rates), {"命中": list(rates.values())}, x="命中，占提示�
 # In the first bar, the first request finds nothing and each of the other 59 finds 43 full blocks, `59 * 43 * 16 = 40,592` tokens.
 # In the last one, a token at the front differs, as a date might. Nothing is shared, because that token is in every digest behind it. So put what varies behind what is common.
 #
-# The second bar is a choice. A tenant is one customer of the server. With a salt for each, no tenant can find out by timing what another one has asked. Now four first requests find nothing, and the hit rate falls from 79.3% to 75.3%.
-# %% [markdown] key="hits_read" lang="zh" src="5116b886"
+# The second bar is a choice. A tenant is one customer of the server. With a salt for each, no tenant can find out by timing what another one has asked. Now four first requests find nothing, and the hit rate falls from 79.3 % to 75.3 %.
+# %% [markdown] key="hits_read" lang="zh" src="62832338"
 # 先看第一条：第一个请求什么也找不到，其余 59 个各找到 43 个满块，即 `59 * 43 * 16 = 40,592` 个 token。再看最后一条：最前面只要有一个 token 不同，比如日期，就什么也共享不了，因为后面的每个摘要都受它影响。所以，变化的内容要放在公共内容之后。
 #
 # 第二条是有意的选择。租户是共用一台服务器的不同客户，每个租户各用一个盐值，就无法靠计时探出别的租户问过什么。代价是每个租户的第一个请求都找不到，命中率从 79.3% 降到 75.3%。
@@ -1192,9 +1192,9 @@ small.stats() == before
 # - A block table turns positions into slots: position 8 of P is in slot 20.
 # - Sequences that begin alike share their full blocks: 8 of 10 equal tokens here. A free block may still be found.
 # - Only the one holder of a block may write into it. Otherwise it is copied first: A and its two forks needed two copies.
-# - A digest contains all tokens before its block. One different token at the front brought the hit rate from 79% to 0.
+# - A digest contains all tokens before its block. One different token at the front brought the hit rate from 79 % to 0.
 # - Small blocks waste little, 7.5 slots a sequence at size 16, but need more table entries.
-# %% [markdown] key="recap" lang="zh" src="60741c7c"
+# %% [markdown] key="recap" lang="zh" src="3283d1bc"
 # ## 本课小结
 #
 # - 块表把位置变成槽位：例如 P 的位置 8 在槽位 20。

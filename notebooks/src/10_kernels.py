@@ -1201,12 +1201,12 @@ for attempt in attempts:
 # %% [markdown] key="recap" lang="en"
 # ## Recap
 #
-# - A block table costs 0.006% of K and V in bytes, with blocks of 16. What can cost time is turning its entries into addresses.
+# - A block table costs 0.006 % of K and V in bytes, with blocks of 16. What can cost time is turning its entries into addresses.
 # - `paged_attention` copies the blocks first and moves three times the floor. A kernel reads them where they lie.
 # - The online softmax carries a maximum and two sums from tile to tile. A larger maximum rescales both sums.
-# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 16 of them keep 31,775 B under way to each of 132 SMs, of 32,727 that are needed, for 0.53% more bytes.
+# - One program for each KV head loads K and V once instead of four times. Splits bring the lost programs back: 16 of them keep 31,775 B under way to each of 132 SMs, of 32,727 that are needed, for 0.53 % more bytes.
 # - A place that must not count must not even be read: 0 times NaN is NaN, and stale numbers give no error.
-# %% [markdown] key="recap" lang="zh" src="2fb48e6b"
+# %% [markdown] key="recap" lang="zh" src="32f9b70a"
 # ## 本课小结
 #
 # - 块大小 16 时，块表的字节只有 K 和 V 的 0.006%。真正可能费时间的，是由表项计算地址。
@@ -1284,13 +1284,13 @@ explain("why_split")
 #
 # - **Paged, and faster.** In February 2024 a user measured flash-attention with 32 sequences of 8,192 tokens. The contiguous cache took 1.35 times as long as the paged one ([flash-attention #841](https://github.com/Dao-AILab/flash-attention/issues/841)). flash-attention 2 always sent a paged cache to its split kernel (step 5), but a contiguous one only under conditions (`force_split_kernel` in [`flash_api.cpp`](https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp)). So the user compared two kernels.
 # - **Pages of one token.** On Blackwell GPUs the same bytes moved at 0.87 TB/s with pages of one token and at 4.0 with pages of 128 ([PR #1999](https://github.com/Dao-AILab/flash-attention/pull/1999)). Then the threads divided the address arithmetic among them, and every page size reached 5 TB/s with tables as large as before ([PR #2104](https://github.com/Dao-AILab/flash-attention/pull/2104); *The floor*).
-# - **Packing.** MLX loaded K and V again for each of 8 query heads of a group, and moved 195 of 266 GB/s ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)). Another engine became 9% slower by packing, because its 42 MB a layer fitted into an L2 cache of 96 MB and 128 programs were too few ([imp PR #1785](https://github.com/kekzl/imp/pull/1785); step 4).
+# - **Packing.** MLX loaded K and V again for each of 8 query heads of a group, and moved 195 of 266 GB/s ([PR #4077](https://github.com/ml-explore/mlx/pull/4077)). Another engine became 9 % slower by packing, because its 42 MB a layer fitted into an L2 cache of 96 MB and 128 programs were too few ([imp PR #1785](https://github.com/kekzl/imp/pull/1785); step 4).
 # - **No split.** A kernel for AMD GPUs ran one sequence of 32,768 tokens as a single program on 256 compute units (AMD's SMs): 0.1 TB/s, where the card has 8 ([aiter PR #4794](https://github.com/ROCm/aiter/pull/4794)). Step 5 is the cure.
 # - **The bugs of *Break it*.** Offsets in 32 bits crashed vLLM once block ids crossed about 7767 ([PR #47671](https://github.com/vllm-project/vllm/pull/47671)), and gave no error at all elsewhere ([#50427](https://github.com/vllm-project/vllm/issues/50427)). A kernel of aiter assumed the stride of a block ([PR #3498](https://github.com/ROCm/aiter/pull/3498)), and jax-js gave each KV head every fourth query head ([PR #180](https://github.com/ekzhang/jax-js/pull/180)).
 # - **A benchmark's faults.** TileOPs measured blocks in order that all sequences shared, so they came from a cache. It found both faults itself ([#2014](https://github.com/tile-ai/TileOPs/issues/2014); *Measure it here*).
 #
 # </details>
-# %% [markdown] key="wild" lang="zh" src="28562a54"
+# %% [markdown] key="wild" lang="zh" src="6db0e775"
 # ## 实战现场
 #
 # <details>

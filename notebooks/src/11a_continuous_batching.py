@@ -580,7 +580,7 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 
 # %% [markdown] key="prefix_read" lang="en"
 # The answers stay the same. What changes is how much is computed for them.
-# Tenants are the customers of one server. A salt keeps them apart, so each tenant has to compute the document itself. With four tenants that would be four times, and the other 20 questions could find 192 tokens each: `20 * 192 / 4,680 = 82%`. It's only 49%, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
+# Tenants are the customers of one server. A salt keeps them apart, so each tenant has to compute the document itself. With four tenants that would be four times, and the other 20 questions could find 192 tokens each: `20 * 192 / 4,680 = 82%`. It's only 49 %, because a block can be found only after the step that computes it: questions of one tenant that start in the same step each compute the document.
 #
 # ## Measure it here
 #
@@ -597,7 +597,7 @@ Table(["租户数", "提示词的 token", "命中", "比例", "24 个里答对"]
 # | $b$ | sequences in the batch | sequences | 16 |
 #
 # With the numbers: `16 / (0.0015 + 0.0000388 * 16) = 7,544` tokens a second. (These $a$ and $c$ are from one run. The next cells measure them again, so theirs differ, and with other work on the machine the points scatter around the curve.) The throughput rises with $b$ and levels off at $1/c$:
-# %% [markdown] key="prefix_read" lang="zh" src="58f194dd"
+# %% [markdown] key="prefix_read" lang="zh" src="e7903397"
 # 回答都一样，变的是为此算了多少。
 # 租户是共用一台服务的不同客户，盐值（salt）把他们隔开，所以每个租户都要自己计算这篇文档。四个租户本来只需计算四遍，其余 20 个问题各命中 192 个 token，即 `20 * 192 / 4,680 = 82%`。实际只有 49%，因为一个块要等计算它的那一步结束之后才能找到。也就是说，同一个租户的几个问题如果在同一步开始，就会各算一遍文档。
 #

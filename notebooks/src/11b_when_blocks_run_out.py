@@ -245,9 +245,9 @@ Table(["块池", "块数", "前缀缓存命中率", "命中的 token", "抢占�
 
 # %% [markdown] key="riddle_read" lang="en"
 # **The engine found its own tokens**, those of sequences that had been preempted and came back.
-# So a good hit rate can be a sign that the pool is too small: at 10% of the blocks it is 20.8%.
+# So a good hit rate can be a sign that the pool is too small: at 10 % of the blocks it is 20.8 %.
 # For this reason `RequestOutput.num_cached` counts the first admission only. `Metrics.hit_rate` counts all, and says so.
-# %% [markdown] key="riddle_read" lang="zh" src="a7a1d4df"
+# %% [markdown] key="riddle_read" lang="zh" src="999ca665"
 # **引擎命中的是自己的 token**，也就是被抢占、后来又回来的序列留下的那些。
 # 所以命中率高，可能恰恰说明块池太小：块只有 10% 时，命中率是 20.8%。
 # 因此，`RequestOutput.num_cached` 只算第一次放进来时的命中；`Metrics.hit_rate` 全都算，并且写明了这一点。
@@ -337,11 +337,11 @@ rows = [
 Table(["块池", "抢占哪条", "抢占次数", "交出", "找回", "重算", "重算税", "步数"], rows, right=["重算税"])
 
 # %% [markdown] key="tax_read" lang="en"
-# Ours does what it promises and gives up the fewest tokens in every pool. And still, preempting the youngest is as good or better. At 20%, for example, it gives up 4,172 tokens, more than our 3,860, but it recomputes 2,732, fewer than our 3,252.
+# Ours does what it promises and gives up the fewest tokens in every pool. And still, preempting the youngest is as good or better. At 20 %, for example, it gives up 4,172 tokens, more than our 3,860, but it recomputes 2,732, fewer than our 3,252.
 # Why? A sequence with little to lose has few blocks, just enough for the one that asked, and they are overwritten at once. A larger victim frees more than that, so some of its blocks stay in the free list and are found again. The real cost of a preemption is only the tokens that have to be recomputed.
 #
-# One load is no proof. Here are three of other kinds, three seeds of each, in pools of 30%:
-# %% [markdown] key="tax_read" lang="zh" src="2b573191"
+# One load is no proof. Here are three of other kinds, three seeds of each, in pools of 30 %:
+# %% [markdown] key="tax_read" lang="zh" src="27e4a28e"
 # 我们的选法说到做到。不论块池多大，它交出的 token 总是最少。可是抢占最年轻的并不比它差，有时还更好。
 # 例如块池为 20% 时，抢占最年轻的要交出 4,172 个 token，比我们的 3,860 个多；重算的却只有 2,732 个，比我们的 3,252 个少。
 # 为什么？损失小的序列，块也少，交出来的刚好够用，马上就被覆盖。如果抢占大一些的序列，总有些块还留在空闲队列里，回来时能找到。
@@ -561,10 +561,10 @@ Table(["块池", "抢占次数", "没有准入控制", "重算税", "没有准�
 #
 # - When no block is free, a running sequence is preempted: its blocks are freed, its tokens stay, and it waits at the front of the queue.
 # - Blocks are taken from younger sequences only. The oldest always goes on, so every request ends.
-# - A preempted sequence may find its own blocks again. A hit rate of 20.8% on prompts that share nothing was the sign of a pool that is too small.
-# - The recompute tax is the share of computed tokens that were computed before, 32 of 147 or 21.8% for the five requests. Which victim is cheapest depends on the load.
+# - A preempted sequence may find its own blocks again. A hit rate of 20.8 % on prompts that share nothing was the sign of a pool that is too small.
+# - The recompute tax is the share of computed tokens that were computed before, 32 of 147 or 21.8 % for the five requests. Which victim is cheapest depends on the load.
 # - When a forward fails, a request is aborted twice or is too large, no block is lost and no other request fails.
-# %% [markdown] key="recap" lang="zh" src="4792034e"
+# %% [markdown] key="recap" lang="zh" src="5be77209"
 # ## 本课小结
 #
 # - 没有空闲块时，抢占一条运行中的序列：块释放，token 留着，它回到队列最前面等待。
@@ -619,11 +619,11 @@ explain("whose_hits")
 # %% [markdown] key="wild" lang="en"
 # ## In the wild
 #
-# - **A hit rate on random prompts.** In September 2025 a vLLM maintainer measured 1,000 prompts of random tokens, and the log showed a prefix cache hit rate of 32.2% ([vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)). The hits were those of preempted sequences; [PR #25787](https://github.com/vllm-project/vllm/pull/25787) stopped counting them, and the same benchmark then showed 0.2%.
+# - **A hit rate on random prompts.** In September 2025 a vLLM maintainer measured 1,000 prompts of random tokens, and the log showed a prefix cache hit rate of 32.2 % ([vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)). The hits were those of preempted sequences; [PR #25787](https://github.com/vllm-project/vllm/pull/25787) stopped counting them, and the same benchmark then showed 0.2 %.
 # - **The recompute tax.** [vLLM #54644](https://github.com/vllm-project/vllm/issues/54644) measured a tax of 10 to 23 percent in online serving, and up to 79 percent in a forced case offline. Its author proposed to preempt the sequence with the fewest computed tokens, which wasted up to 59 percent fewer tokens on vLLM. With random prompts that is nearly our rule.
 # - **Freed twice.** In SGLang preemption freed requests that had finished already ([PR #18694](https://github.com/sgl-project/sglang/pull/18694)). *The same request freed twice* shows what that does to a pool.
 # - **Too large for the pool.** nano-vllm noticed such a request only in the middle of decoding, with a bare AssertionError ([#274](https://github.com/GeeeekExplorer/nano-vllm/issues/274)). In vLLM one held up all requests behind it until it was aborted ([#39734](https://github.com/vllm-project/vllm/issues/39734)).
-# %% [markdown] key="wild" lang="zh" src="b88f8853"
+# %% [markdown] key="wild" lang="zh" src="d62bd412"
 # ## 实战现场
 #
 # - **随机提示词的命中率。** 2025 年 9 月，vLLM 的一位维护者用 1,000 个随机 token 的提示词测吞吐量，日志里的前缀缓存命中率却是 32.2%（[vLLM #25780](https://github.com/vllm-project/vllm/issues/25780)）。这些命中来自被抢占的序列；[PR #25787](https://github.com/vllm-project/vllm/pull/25787) 不再把它们算进去，同样的测试随即变成 0.2%。

@@ -7,8 +7,8 @@
 # en = "What do fewer bytes cost?"
 # zh = "字节少了，代价是什么？"
 # [t4]
-# en = "The CPU computes the models of this lesson, even where there is a T4: the kernels read fp8 (e4m3) only from compute capability 8.9 on, and a T4 has 7.5. The numbers are the same."
-# zh = "本课的模型一律由 CPU 计算，有 T4 也一样：kernel 要计算能力 8.9 才能读 fp8（e4m3），T4 只有 7.5。看到的数字相同。"
+# en = "The pools and the windows run on the T4, without the rows of fp8 (e4m3), which its kernels cannot read. What the text quotes to the digit is computed by the CPU, and is the same everywhere."
+# zh = "块池和滑动窗口这两处在 T4 上运行；T4 的 kernel 读不了 fp8（e4m3），所以表里没有那几行。正文逐位引用的数字由 CPU 计算，在哪里都一样。"
 # [paper]
 # en = "13.1, 13.3"
 # zh = "13.1、13.3"
@@ -38,6 +38,7 @@ from minikv.course.lessons.l13.levels import key_row, levels_of
 from minikv.models import load, recall_documents
 
 torch.set_num_threads(1)
+# The text quotes its numbers to the digit, and another device rounds otherwise: so the CPU, by name.
 tiny, documents = load("tiny-gqa", device="cpu"), recall_documents(4, seed=1)
 row = key_row(tiny.model, documents[0].tokens)  # the newest token's K in one head of layer 0
 show(number_lines([levels_of(codec, row) for codec in ("int8", "fp8_scaled", "fp8_e5m2")], "en"))
@@ -49,6 +50,7 @@ from minikv.course.lessons.l13.levels import key_row, levels_of
 from minikv.models import load, recall_documents
 
 torch.set_num_threads(1)
+# 正文逐位引用这些数字，而换一个设备，舍入就不同，所以写明用 CPU。
 tiny, documents = load("tiny-gqa", device="cpu"), recall_documents(4, seed=1)
 row = key_row(tiny.model, documents[0].tokens)  # 最新 token 在第 0 层一个头里的 K
 show(number_lines([levels_of(codec, row) for codec in ("int8", "fp8_scaled", "fp8_e5m2")], "zh"))
@@ -204,19 +206,21 @@ Table(["", "大小", "token 数", "每个 token 的字节数"], rows, right=["�
 
 # %% key="capacity_real" lang="en"
 from minikv import LLM
+from minikv.course.lessons.l13.levels import readable
 
-blocks, rows = {}, []
-for kv_dtype in ("bf16", "fp8", "fp8_scaled", "int8"):
-    with LLM(tiny, kv_dtype=kv_dtype, kv_bytes=2**21) as llm:
+served, blocks, rows = load("tiny-gqa"), {}, []  # on the GPU, if there is one
+for kv_dtype in readable(("bf16", "fp8", "fp8_scaled", "int8"), served.model.device):
+    with LLM(served, kv_dtype=kv_dtype, kv_bytes=2**21, enforce_eager=True) as llm:
         blocks[kv_dtype] = llm.cache.num_blocks[0]
         rows.append([kv_dtype, blocks[kv_dtype], llm.cache.nbytes, blocks[kv_dtype] / blocks["bf16"]])
 Table(["kv_dtype", "blocks", "bytes held", "times bf16's"], rows)
 # %% key="capacity_real" lang="zh"
 from minikv import LLM
+from minikv.course.lessons.l13.levels import readable
 
-blocks, rows = {}, []
-for kv_dtype in ("bf16", "fp8", "fp8_scaled", "int8"):
-    with LLM(tiny, kv_dtype=kv_dtype, kv_bytes=2**21) as llm:
+served, blocks, rows = load("tiny-gqa"), {}, []  # 有 GPU 就在 GPU 上
+for kv_dtype in readable(("bf16", "fp8", "fp8_scaled", "int8"), served.model.device):
+    with LLM(served, kv_dtype=kv_dtype, kv_bytes=2**21, enforce_eager=True) as llm:
         blocks[kv_dtype] = llm.cache.num_blocks[0]
         rows.append([kv_dtype, blocks[kv_dtype], llm.cache.nbytes, blocks[kv_dtype] / blocks["bf16"]])
 Table(["kv_dtype", "块数", "占用字节", "bf16 的几倍"], rows)
@@ -578,13 +582,14 @@ config = Gemma3TextConfig(
     vocab_size=200, hidden_size=64, intermediate_size=128, num_hidden_layers=6, num_attention_heads=4,
     num_key_value_heads=2, head_dim=16, sliding_window=64, max_position_embeddings=1024, dtype="float32",
 )
-gemma = Gemma3ForCausalLM(config).eval()
+gemma = Gemma3ForCausalLM(config).to(served.model.device).eval()
 
 # %% key="gemma_run" lang="en"
 from minikv.engine import EventLog
 
 log = EventLog()
 with LLM(gemma, num_blocks=64, max_num_seqs=8, max_batched_tokens=32, emit=log) as llm:
+    llm.overlaps = False  # a GPU would take the blocks of the next step before this one has ended
     llm.generate([list(range(128))], SamplingParams(temperature=0, max_tokens=129, ignore_eos=True))
     spec, groups = llm.cache.spec, llm.cache.kv_cache_groups
 used = [step.used for step in log.of("step")]  # blocks of each group, step by step
@@ -596,6 +601,7 @@ from minikv.engine import EventLog
 
 log = EventLog()
 with LLM(gemma, num_blocks=64, max_num_seqs=8, max_batched_tokens=32, emit=log) as llm:
+    llm.overlaps = False  # 否则在 GPU 上，这一步还没结束，下一步的块就已经取好了
     llm.generate([list(range(128))], SamplingParams(temperature=0, max_tokens=129, ignore_eos=True))
     spec, groups = llm.cache.spec, llm.cache.kv_cache_groups
 used = [step.used for step in log.of("step")]  # 每一步、每一组占用的块
@@ -850,9 +856,9 @@ explain("what_a_window_holds")
 #
 # - **221,000 tokens that did not fit.** The log of this lesson is [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350) of September 2025, titled "The maximum model length calculation should also take into account the kv-cache-dtype". The calculation did; the available memory had shrunk. (In an older version the warm-up ran a prompt of exactly the maximum length, [#8185](https://github.com/vllm-project/vllm/issues/8185).)
 # - **Nonsense after several words.** In August 2024 a user served Qwen2 with an fp8 cache and got repetitions, while Mistral, GLM4 and Qwen1.5 were fine with the same options ([Qwen #840](https://github.com/QwenLM/Qwen3/issues/840)). The key bias of Qwen2.5-7B was measured later. Its norm is 605 in the first layer and 921 in the last, but about 22 in the others ([llama.cpp #21385](https://github.com/ggml-org/llama.cpp/issues/21385)). Qwen1.5 has no such outliers. The first thread doesn't say which of the faults above it was. A fork of llama.cpp rotates keys with a Hadamard matrix ([PR #1033](https://github.com/ikawrakow/ik_llama.cpp/pull/1033)).
-# - **Long reasoning.** In April 2026 [a report of the vLLM project](https://github.com/vllm-project/vllm-project.github.io/pull/195) let Qwen3-30B-A3B-Thinking reason over tens of thousands of tokens with fp8 and scale 1.0. It lost at most 1 to 2 points on AIME25 and three other tests. In the same month GLM-5.1 in SGLang scored 76.7 on aime26 instead of 95.3, and bf16 put it right ([SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)). The stored bytes need not be the cause: the vLLM report also tells of a search in 128k tokens that fell from 91% to 13% because a kernel summed too coarsely.
+# - **Long reasoning.** In April 2026 [a report of the vLLM project](https://github.com/vllm-project/vllm-project.github.io/pull/195) let Qwen3-30B-A3B-Thinking reason over tens of thousands of tokens with fp8 and scale 1.0. It lost at most 1 to 2 points on AIME25 and three other tests. In the same month GLM-5.1 in SGLang scored 76.7 on aime26 instead of 95.3, and bf16 put it right ([SGLang #22671](https://github.com/sgl-project/sglang/issues/22671)). The stored bytes need not be the cause: the vLLM report also tells of a search in 128k tokens that fell from 91 % to 13 % because a kernel summed too coarsely.
 # - **Windows that save nothing.** In July 2026 the estimator hf-mem changed its answer for gpt-oss-20b from 6.09 to 12.00 GiB, because engines "reserve full-size pages" for windowed layers of mixed models ([hf-mem #70](https://github.com/alvarobartt/hf-mem/pull/70)). vLLM says so where it does: "we do not enable any optimizations for saving KV cache memory (e.g., dropping the KV cache outside the sliding window)" ([tt-xla #5727](https://github.com/tenstorrent/tt-xla/issues/5727)).
-# %% [markdown] key="wild" lang="zh" src="d4ba498b"
+# %% [markdown] key="wild" lang="zh" src="d4beedbd"
 # ## 实战现场
 #
 # - **放不下的 221,000 个 token。** 本课的日志出自 2025 年 9 月的 [vLLM #25350](https://github.com/vllm-project/vllm/issues/25350)，标题的意思是“计算最大长度时也应当考虑 kv-cache-dtype”。其实计算时已经考虑了，变小的是可用的显存。（在更早的版本里，预热时跑的提示词正好是最大长度，见 [#8185](https://github.com/vllm-project/vllm/issues/8185)。）

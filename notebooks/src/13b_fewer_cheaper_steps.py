@@ -7,8 +7,8 @@
 # en = "How do steps get fewer and cheaper?"
 # zh = "怎样让步数更少、每步更省？"
 # [t4]
-# en = "The models are tiny, so the CPU computes them, even where there is a T4. The numbers are the same."
-# zh = "模型很小，一律由 CPU 计算，有 T4 也一样。看到的数字相同。"
+# en = "The text quotes what the small model writes, token by token, so the CPU computes it, even where there is a T4. The numbers are the same."
+# zh = "正文逐个 token 引用小模型写出的文本，所以由 CPU 计算，有 T4 也一样。看到的数字相同。"
 # [paper]
 # en = "13b.1"
 # zh = "13b.1"
@@ -211,6 +211,7 @@ from minikv.engine import EventLog
 from minikv.models import load, recall_prompt
 
 torch.set_num_threads(1)
+# The text quotes these very tokens, and rounding may turn one on another device: so the CPU, by name.
 tiny, log = load("tiny-gqa", device="cpu"), EventLog()
 greedy = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 with LLM(tiny, prompt_lookup=4, num_blocks=600, emit=log) as llm:
@@ -225,6 +226,7 @@ from minikv.engine import EventLog
 from minikv.models import load, recall_prompt
 
 torch.set_num_threads(1)
+# 正文引用的就是这些 token，而换一个设备，舍入不同，token 就可能改变，所以写明用 CPU。
 tiny, log = load("tiny-gqa", device="cpu"), EventLog()
 greedy = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 with LLM(tiny, prompt_lookup=4, num_blocks=600, emit=log) as llm:

@@ -7,8 +7,8 @@
 # en = "Which tokens can go?"
 # zh = "哪些 token 可以不要？"
 # [t4]
-# en = "The models are tiny, so the CPU computes them, even where there is a T4. The numbers are the same."
-# zh = "模型很小，一律由 CPU 计算，有 T4 也一样。看到的数字相同。"
+# en = "The text quotes answers to the digit, so the CPU computes them, even where there is a T4, and the numbers are the same. The cell for your own model uses the T4."
+# zh = "正文逐位引用答对的比例，所以由 CPU 计算，有 T4 也一样，看到的数字相同。测你自己模型的那个单元格会用 T4。"
 # [paper]
 # en = "14.1, 14.3"
 # zh = "14.1、14.3"
@@ -26,13 +26,26 @@
 #
 # 下面这篇文本有 49 个 token，每个头可以留 14 个。策略 H2O 留下最前面的两个、最后面的四个，以及到目前为止得到注意力最多的八个。条的高度就是得到的注意力。文本里藏着六条事实，每条是一个人名加一个城市，稍后才会被问到。
 
-# %% key="setup"
+# %% key="setup" lang="en"
 import torch
 
 from minikv.models import load, recall_documents
 from minikv.models.recall import FIRST_FILLER, FIRST_NAME
 
 torch.set_num_threads(1)
+# The text quotes the answers to the digit, and another device rounds otherwise: so the CPU, by name.
+model = load("tiny-gqa", device="cpu").model
+[short] = recall_documents(1, facts=6, context=48, queries=5, span=23)
+facts = [place for place, token in enumerate(short.tokens[:49]) if FIRST_NAME <= token < FIRST_FILLER]
+
+# %% key="setup" lang="zh"
+import torch
+
+from minikv.models import load, recall_documents
+from minikv.models.recall import FIRST_FILLER, FIRST_NAME
+
+torch.set_num_threads(1)
+# 正文逐位引用答对的比例，而换一个设备，舍入就不同，所以写明用 CPU。
 model = load("tiny-gqa", device="cpu").model
 [short] = recall_documents(1, facts=6, context=48, queries=5, span=23)
 facts = [place for place, token in enumerate(short.tokens[:49]) if FIRST_NAME <= token < FIRST_FILLER]
@@ -568,7 +581,7 @@ Table(head, rows, right=head[1:], lines=[note])
 # minikv evaluate MODEL --policies random,h2o,snapkv,keydiff --kept 50,25 --tasks niah,multikey --perplexity my.txt --record my.json --plot my.html
 # ```
 #
-# 它把针藏在五个深度，每个数都附上 95 % 区间；问题太少、看不出差别时会直说。中断了也不要紧，同一行命令会从 `my.json` 接着跑。这行命令背后的 Python 调用如下，先用 `tiny-gqa` 和一段它认识的词组成的文本试一遍：
+# 它把针藏在五个深度，每个数都附上 95% 区间；问题太少、看不出差别时会直说。中断了也不要紧，同一行命令会从 `my.json` 接着跑。这行命令背后的 Python 调用如下，先用 `tiny-gqa` 和一段它认识的词组成的文本试一遍：
 
 # %% key="own_model" lang="en" tags="hardware"
 from minikv.eviction.evaluate.perplexity import curves, read_text
@@ -576,7 +589,7 @@ from minikv.eviction.evaluate.rows import evaluate
 from minikv.eviction.evaluate.settings import Settings
 from minikv.eviction.evaluate.summary import said_way, summaries
 
-own = load("tiny-gqa", device="cpu")  # your model's folder or hub name
+own = load("tiny-gqa")  # on the GPU, if there is one; your model's folder or hub name
 words = " ".join(word for each in recall_documents(6, seed=2) for word in each.words)  # your text
 asked = Settings(("niah",), (193,), policies=("random", "h2o", "keydiff"), kept=(0.25,), kv_dtypes=(), texts=6)
 [needle] = summaries(evaluate(own.model, own.tokenizer, asked))
@@ -593,7 +606,7 @@ from minikv.eviction.evaluate.rows import evaluate
 from minikv.eviction.evaluate.settings import Settings
 from minikv.eviction.evaluate.summary import said_way, summaries
 
-own = load("tiny-gqa", device="cpu")  # 换成你的模型文件夹或 hub 名称
+own = load("tiny-gqa")  # 有 GPU 就在 GPU 上；换成你的模型文件夹或 hub 名称
 words = " ".join(word for each in recall_documents(6, seed=2) for word in each.words)  # 换成你的文本
 asked = Settings(("niah",), (193,), policies=("random", "h2o", "keydiff"), kept=(0.25,), kv_dtypes=(), texts=6)
 [needle] = summaries(evaluate(own.model, own.tokenizer, asked))
@@ -612,7 +625,7 @@ Table(["在各深度找到的针（%）", *(f"{100 * depth:g} %" for depth in as
 #
 # With `scope="head"`, as above, every KV head keeps its own tokens. With `scope="layer"` the heads of a layer agree on one list, by the mean of their scores. Which is better, and what does each cost?
 # %% [markdown] key="own_read" lang="zh" src="a0d51e9e"
-# 先竖着比较各列。深度 0 % 和 100 % 处，每种策略都找得到针，因为那里有汇点和近期窗口保护，也就是说，这两个深度看不出得分的好坏。中间的深度，H2O 一根也没找到，KeyDiff 全都找到。`random` 的随机种子是固定的，在每篇文本里留下的位置都相同，所以在同一个深度，要么全找到，要么全找不到。
+# 先竖着比较各列。深度 0% 和 100% 处，每种策略都找得到针，因为那里有汇点和近期窗口保护，也就是说，这两个深度看不出得分的好坏。中间的深度，H2O 一根也没找到，KeyDiff 全都找到。`random` 的随机种子是固定的，在每篇文本里留下的位置都相同，所以在同一个深度，要么全找到，要么全找不到。
 # 困惑度给出的又是另一个次序：`random` 没有让它变差，KeyDiff 却有。六篇文本太少，例如 KeyDiff 的召回率与完整缓存相比，命令会说“样本太少，无法判断”。
 #
 # ## 一个头，还是所有头

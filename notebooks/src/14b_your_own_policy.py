@@ -7,8 +7,8 @@
 # en = "Can you choose better?"
 # zh = "你能选得更好吗？"
 # [t4]
-# en = "The models are tiny, so the CPU computes them, even where there is a T4. The numbers are the same."
-# zh = "模型很小，一律由 CPU 计算，有 T4 也一样。看到的数字相同。"
+# en = "The text quotes answers to the digit, so the CPU computes them, even where there is a T4. The numbers are the same."
+# zh = "正文逐位引用答对的比例，所以由 CPU 计算，有 T4 也一样。看到的数字相同。"
 
 # %% [markdown] key="question" lang="en"
 # ## The question
@@ -19,13 +19,27 @@
 #
 # **换成你，会留哪些 token？** 下面这篇文本有 49 个 token，每层的缓存只放得下 14 个。文本里藏着六条事实，每条是一个人名加一个城市，稍后会被问到。[第 14 课](14_what_to_forget.ipynb)的两种策略 H2O 和 KeyDiff 已经各自选好。你写十来行代码，能选得更好吗？
 
-# %% key="setup"
+# %% key="setup" lang="en"
 import torch
 
 from minikv.models import load, recall_documents
 from minikv.models.recall import FIRST_FILLER, FIRST_NAME
 
 torch.set_num_threads(1)
+# The text quotes the answers to the digit, and another device rounds otherwise: so the CPU, by name.
+model = load("tiny-gqa", device="cpu").model
+[document] = recall_documents(1, facts=6, context=48, queries=5, span=23)
+text, words = document.tokens[:49], document.words[:49]
+facts = [place for place, token in enumerate(text) if FIRST_NAME <= token < FIRST_FILLER]
+
+# %% key="setup" lang="zh"
+import torch
+
+from minikv.models import load, recall_documents
+from minikv.models.recall import FIRST_FILLER, FIRST_NAME
+
+torch.set_num_threads(1)
+# 正文逐位引用答对的比例，而换一个设备，舍入就不同，所以写明用 CPU。
 model = load("tiny-gqa", device="cpu").model
 [document] = recall_documents(1, facts=6, context=48, queries=5, span=23)
 text, words = document.tokens[:49], document.words[:49]

@@ -7,8 +7,8 @@
 # en = "What changes with a latent?"
 # zh = "换成潜在向量，有什么不同？"
 # [t4]
-# en = "The models are tiny, and the CPU computes them even where there is a T4. The numbers are the same."
-# zh = "模型很小，一律由 CPU 计算，有没有 T4，看到的数字都一样。"
+# en = "The engine at the end runs on the T4. The text quotes answers and scores to the digit, so the CPU computes those, and they are the same everywhere."
+# zh = "最后的引擎在 T4 上运行。正文逐位引用答对的比例和得分，所以这些由 CPU 计算，在哪里都一样。"
 # [paper]
 # en = "15.1, 15.3, 15.4"
 # zh = "15.1、15.3、15.4"
@@ -244,6 +244,7 @@ from minikv.eviction import H2O, Budget, install_kv_eviction
 from minikv.models import load, recall_documents
 
 torch.set_num_threads(1)
+# The text quotes answers and scores to the digit, and another device rounds otherwise: so the CPU, by name.
 model = load("tiny-mla", device="cpu").model
 try:
     install_kv_eviction(model, policy="h2o", budget=32, scope="head")
@@ -258,6 +259,7 @@ from minikv.eviction import H2O, Budget, install_kv_eviction
 from minikv.models import load, recall_documents
 
 torch.set_num_threads(1)
+# 正文逐位引用答对的比例和得分，而换一个设备，舍入就不同，所以写明用 CPU。
 model = load("tiny-mla", device="cpu").model
 try:
     install_kv_eviction(model, policy="h2o", budget=32, scope="head")
@@ -777,13 +779,14 @@ Table(["淘汰的单位", "留下的 token", "token 总数", "答对的题", "�
 from minikv import LLM, SamplingParams
 from minikv.engine import EvictionConfig
 
+served = load("tiny-mla")
 prompts = [[int(token) for token in each.tokens[:193]] for each in recall_documents(12, seed=3)]
 some = EvictionConfig(policy="keydiff", budget=56, n_sink=4, n_recent=20, evict_every=8, prefill_chunk=64)
 
 # %% key="engine_runs"
 running, rows = [], []
 for eviction in (None, some):
-    with LLM(model, num_blocks=64, max_num_seqs=16, eviction=eviction) as llm:
+    with LLM(served, num_blocks=64, max_num_seqs=16, eviction=eviction) as llm:
         for prompt in prompts:
             llm.add_request(prompt, SamplingParams(temperature=0, max_tokens=16))
         views = []
@@ -812,7 +815,7 @@ Table(head, [(name, *row) for name, row in zip(names, rows)])
 
 # %% key="engine_long" lang="en"
 for eviction in (None, some):
-    with LLM(model, num_blocks=12, eviction=eviction) as llm:
+    with LLM(served, num_blocks=12, eviction=eviction) as llm:
         try:
             [out] = llm.generate([prompts[0] * 2], SamplingParams(temperature=0, max_tokens=40))
             print(f"{2 * 193} tokens of prompt through a pool of {12 * 16} slots, and {len(out.completions[0].token_ids)} more")
@@ -821,7 +824,7 @@ for eviction in (None, some):
 
 # %% key="engine_long" lang="zh"
 for eviction in (None, some):
-    with LLM(model, num_blocks=12, eviction=eviction) as llm:
+    with LLM(served, num_blocks=12, eviction=eviction) as llm:
         try:
             [out] = llm.generate([prompts[0] * 2], SamplingParams(temperature=0, max_tokens=40))
             print(f"{2 * 193} 个 token 的提示词，通过只有 {12 * 16} 个槽位的块池，又生成 {len(out.completions[0].token_ids)} 个")

@@ -7,8 +7,8 @@
 # en = "How do you port eviction to your own model?"
 # zh = "怎样把淘汰移植到自己的模型？"
 # [t4]
-# en = "The models are tiny, and the CPU computes them even where there is a T4. The numbers are the same."
-# zh = "模型很小，一律由 CPU 计算，有没有 T4，看到的数字都一样。"
+# en = "The port runs on the T4. The text quotes what the four failures do to the digit, so the CPU computes those, and the numbers are the same everywhere."
+# zh = "移植的部分在 T4 上运行。四种故障的数字，正文逐位引用，所以由 CPU 计算，在哪里都一样。"
 
 # %% [markdown] key="question" lang="en"
 # ## The question
@@ -30,9 +30,9 @@ from minikv.eviction import H2O, install_kv_eviction
 from minikv.models import load, recall_documents
 
 torch.set_num_threads(1)
-model = load("tiny-mla", device="cpu").model
+model = load("tiny-mla").model
 [document] = recall_documents(1, seed=1)
-context = torch.from_numpy(document.tokens[:193])[None]  # [1, 193]
+context = torch.from_numpy(document.tokens[:193])[None].to(model.device)  # [1, 193]
 
 # %% key="calls" lang="en"
 from minikv.course.diagrams import forward_calls
@@ -227,7 +227,7 @@ for block in ported.model.layers:
     block.self_attn = Absorbed(block.self_attn, ours)
 
 # %% key="port_check" lang="en"
-documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])  # [2, T]
+documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)]).to(model.device)  # [2, T]
 steps, difference = [150, 1, 1, 18, *[1] * 30], 0.0
 with torch.no_grad(), install_kv_eviction(model, policy=H2O("sum"), **sizes) as installed:
     theirs = installed.new_cache()
@@ -240,7 +240,7 @@ head = ["forwards", "logits agree", "same tokens kept", "tokens kept", "tokens r
 Table(head, [(len(steps), difference < 1e-3, same, ours.layers[0].resident, ours.get_seq_length())])
 
 # %% key="port_check" lang="zh"
-documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)])  # [2, T]
+documents = torch.stack([torch.from_numpy(each.tokens) for each in recall_documents(2, seed=4)]).to(model.device)  # [2, T]
 steps, difference = [150, 1, 1, 18, *[1] * 30], 0.0
 with torch.no_grad(), install_kv_eviction(model, policy=H2O("sum"), **sizes) as installed:
     theirs = installed.new_cache()
@@ -306,6 +306,8 @@ class OnlyPrompts(H2O):
         return seen.state if seen.queries == 1 else super().observe(sums, seen)  # 解码的一步：什么都不记
 
 # %% key="failures" lang="en" tags="hardware"
+# From here on the text quotes figures to the digit, and another device rounds otherwise: so the CPU, by name.
+model, context = load("tiny-mla", device="cpu").model, context.cpu()
 cases, thirds = stream_cases(6, length=193), {86: (33, 86), 140: (86, 140), 193: (140, 193)}
 with torch.no_grad():
     logs = {"full": model(torch.stack([torch.from_numpy(case.tokens) for case in cases])).logits.log_softmax(-1)}
@@ -320,6 +322,8 @@ for name, (policy, n_recent) in runs.items():
 graded_thirds = {name: {end: graded(some, cases, *third) for end, third in thirds.items()} for name, some in logs.items()}
 
 # %% key="failures" lang="zh" tags="hardware"
+# 从这里起，正文逐位引用数字，而换一个设备，舍入就不同，所以写明用 CPU。
+model, context = load("tiny-mla", device="cpu").model, context.cpu()
 cases, thirds = stream_cases(6, length=193), {86: (33, 86), 140: (86, 140), 193: (140, 193)}
 with torch.no_grad():
     logs = {"full": model(torch.stack([torch.from_numpy(case.tokens) for case in cases])).logits.log_softmax(-1)}
@@ -387,14 +391,14 @@ shares = f"{share:.1f}", f"{on_first(model, context)[0]:.1f}"
 # %% key="sinks_chart" lang="en" tags="hardware"
 from minikv.course.charts import bars
 
-names = [f"n_sink={n_sink} {codes}" for n_sink, _, codes in found]
+names = [f"first tokens kept: {n_sink} {codes}" for n_sink, _, codes in found]
 show(bars(names, {"same": [round(same, 1) for _, same, _ in found]}, x="next words that are the same as with the full cache", unit="%"))
 Table(["model", "attention on the first token, %"], zip(["model_with_a_sink", "tiny-mla"], shares))
 
 # %% key="sinks_chart" lang="zh" tags="hardware"
 from minikv.course.charts import bars
 
-names = [f"n_sink={n_sink} {codes}" for n_sink, _, codes in found]
+names = [f"留最前面 {n_sink} 个 {codes}" for n_sink, _, codes in found]
 show(bars(names, {"相同": [round(same, 1) for _, same, _ in found]}, x="与完整缓存相同的下一个词", unit="%"))
 Table(["模型", "第一个 token 上的注意力，%"], zip(["model_with_a_sink", "tiny-mla"], shares))
 

@@ -7,8 +7,8 @@
 # en = "How many GPUs does this traffic need?"
 # zh = "这些流量需要多少块 GPU？"
 # [t4]
-# en = "The fleets exist on paper only, and the one real run is the CPU's: a T4 changes nothing."
-# zh = "这里的集群只在纸上，唯一一次真正的运行也在 CPU 上：有没有 T4 都一样。"
+# en = "The fleets exist on paper only. The one real run uses the T4, and its times are the T4's own."
+# zh = "这里的集群只在纸上。唯一一次真正的运行用 T4，时间也是 T4 的。"
 # [paper]
 # en = "17.2, 17.4"
 # zh = "17.2、17.4"
@@ -908,21 +908,21 @@ answers_table(turned, "zh")
 #
 # ### One real run
 #
-# Here tiny-gqa runs on this machine's CPU, first some steps to measure, then 24 requests at once. `calibrate` replaces the assumptions by what the steps took. Then the same 24 requests run once more, on paper:
-# %% [markdown] key="turn_read" lang="zh" src="0e962ae7"
+# Here tiny-gqa runs on this machine, on its GPU if it has one. First come some steps to measure, then 24 requests at once. `calibrate` replaces the assumptions by what the steps took. Then the same 24 requests run once more, on paper:
+# %% [markdown] key="turn_read" lang="zh" src="7c8c6219"
 # 原来守得住 2 秒的集群，有两种情况守不住了。一是第二行，0.492 = 0.6 / 1.22，也就是说，算力被高估了 22%；二是最后一行，卡与卡之间走的是 50 GB/s 的 PCIe。固定开销和带宽几乎不影响这里的 TTFT，影响的是每个 token 的时间。（为什么是 22%？因为有一个真实的模拟器就差了这么多，见“实战现场”。）
 #
 # **在曲棍球杆的弯折处，时钟差一点，答案差很多**。所以不要把容量定在那里，并且要实测。
 #
 # ### 一次真正的运行
 #
-# 下面让 tiny-gqa 在这台机器的 CPU 上真的运行。先跑几步来测量，再同时来 24 个请求。`calibrate` 用实测的步换掉假设；然后让同样的 24 个请求在纸上再来一遍：
+# 下面让 tiny-gqa 在这台机器上真的运行，有 GPU 就用 GPU。先跑几步来测量，再同时来 24 个请求。`calibrate` 用实测的步换掉假设；然后让同样的 24 个请求在纸上再来一遍：
 
 # %% key="real" lang="en" tags="timing"
-from minikv.course.lessons.l17.real_run import run_on_cpu
+from minikv.course.lessons.l17.real_run import run_here
 from minikv.simulate import calibrate, measured_steps
 
-run = run_on_cpu()
+run = run_here()
 fitted = calibrate(run.guess, measured_steps(run.events, run.guess.cost))
 paper = simulate(run.trace, run.fleet(fitted.step_time))
 both = {"measured": (run.summary.steps, run.summary), "on paper": (paper.replicas[0].steps, paper.answers())}
@@ -935,10 +935,10 @@ line = f"{fitted.count} measured steps are off by {errors}"
 Table(["run", "steps", "TTFT p50, ms", "TTFT p99, ms", "TPOT p50, ms"], rows, lines=[line])
 
 # %% key="real" lang="zh" tags="timing"
-from minikv.course.lessons.l17.real_run import run_on_cpu
+from minikv.course.lessons.l17.real_run import run_here
 from minikv.simulate import calibrate, measured_steps
 
-run = run_on_cpu()
+run = run_here()
 fitted = calibrate(run.guess, measured_steps(run.events, run.guess.cost))
 paper = simulate(run.trace, run.fleet(fitted.step_time))
 both = {"实测": (run.summary.steps, run.summary), "纸上": (paper.replicas[0].steps, paper.answers())}

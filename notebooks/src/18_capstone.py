@@ -472,7 +472,7 @@ runs_table([naive, evict], "en")
 from minikv.engine import EvictionConfig
 
 kept = EvictionConfig("keydiff", n_sink=4, budget=76, n_recent=16, prefill_chunk=64)
-evict = serve(task, Plan(eviction=kept, max_num_seqs=16, label="keydiff, 96"))
+evict = serve(task, Plan(eviction=kept, max_num_seqs=16, label="keydiff 留 96"))
 records, blocks, gone = evict.plan.record_bytes(task), evict.num_blocks, evict.evicted_tokens
 print(f"记录占 {records:,} 字节，剩下 {blocks} 个块；一共忘掉 {gone:,} 个 token")
 runs_table([naive, evict], "zh")
@@ -503,8 +503,8 @@ show(where_chart(task, [naive, lookup, evict, int8, best, other], "en"))
 runs_table([naive, lookup, evict, int8, best, other], "en")
 
 # %% key="together" lang="zh"
-best = serve(task, Plan(kv_dtype="int8", prompt_lookup=4, label="int8，草稿"))
-other = serve(task, Plan(kv_dtype="int8", eviction=kept, max_num_seqs=16, label="int8, keydiff"))
+best = serve(task, Plan(kv_dtype="int8", prompt_lookup=4, label="int8 加草稿"))
+other = serve(task, Plan(kv_dtype="int8", eviction=kept, max_num_seqs=16, label="int8 加 keydiff"))
 show(where_chart(task, [naive, lookup, evict, int8, best, other], "zh"))
 runs_table([naive, lookup, evict, int8, best, other], "zh")
 

@@ -7,8 +7,8 @@
 # en = "Which property would have caught it?"
 # zh = "哪条性质能抓住它？"
 # [t4]
-# en = "Bookkeeping and arithmetic on the CPU, so a T4 shows the same numbers."
-# zh = "全是 CPU 上的记账和算术，有没有 T4，看到的数字都一样。"
+# en = "Bookkeeping and arithmetic on the CPU, and one small model on the T4: it shows the same numbers."
+# zh = "都是 CPU 上的记账和算术，只有一个小模型在 T4 上运行，看到的数字一样。"
 # [paper]
 # en = "B.2"
 # zh = "B.2"
@@ -666,7 +666,7 @@ Table(["tp", "K of a rank, split into heads"], rows)
 # %% key="heads_broken" lang="zh"
 kv_heads, head_dim, rows = 4, 128, []
 for tp in (4, 8):
-    k = torch.zeros(4, 178, kv_heads * head_dim // tp)  # [B, T, 数的个数]：一个 rank 的 k_proj 切片算出的结果
+    k = torch.zeros(4, 178, kv_heads * head_dim // tp)  # [B, T, 数的个数]：一个 rank 的 k_proj 分片算出的结果
     try:
         rows.append((tp, str(tuple(k.view(4, 178, -1, head_dim).shape))))  # [B, T, 头数, 头维度]
     except RuntimeError as error:
@@ -815,8 +815,8 @@ attend(query, keys, torch.eye(5)[None, None], is_causal=True).flatten()  # V 是
 from minikv.eviction import install_kv_eviction
 from minikv.models import load
 
-model = load("tiny-gqa", device="cpu").model
-prompt = torch.arange(96)[None] % 190  # [1, T]
+model = load("tiny-gqa").model
+prompt = torch.arange(96, device=model.device)[None] % 190  # [1, T]
 with torch.no_grad():
     full = model(prompt).logits
     with install_kv_eviction(model, policy="streaming", n_sink=4, budget=0, n_recent=12) as eviction:
@@ -829,8 +829,8 @@ Table(["tokens", "kept", "largest difference of the prompt's logits"], [(prompt.
 from minikv.eviction import install_kv_eviction
 from minikv.models import load
 
-model = load("tiny-gqa", device="cpu").model
-prompt = torch.arange(96)[None] % 190  # [1, T]
+model = load("tiny-gqa").model
+prompt = torch.arange(96, device=model.device)[None] % 190  # [1, T]
 with torch.no_grad():
     full = model(prompt).logits
     with install_kv_eviction(model, policy="streaming", n_sink=4, budget=0, n_recent=12) as eviction:

@@ -1,4 +1,4 @@
-"""notebooks/voice.toml: the parts that a lesson has, in order, and the words that no sentence needs."""
+"""notebooks/voice.toml: the parts that a lesson has, in order, and the words and spellings that no sentence needs."""
 
 import re
 import tomllib
@@ -9,6 +9,7 @@ from typing import Any
 
 from minikv.i18n import LANGUAGES
 from tools.notebooks.glossary import Ban, forbidden_words
+from tools.notebooks.prose import own_words
 from tools.notebooks.source import Cell, Source
 
 VOICE = Path("notebooks/voice.toml")
@@ -32,11 +33,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Tic:
-    """Words that prose of ``lang`` does not use, but for ``{a lesson: its cells}``."""
+    """Words, or a regular expression, that prose of ``lang`` does not use, but for ``{a lesson: its cells}``."""
 
     lang: str
-    words: tuple[str, ...]
     instead: str
+    words: tuple[str, ...] = ()
+    pattern: str = ""
     fine: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -105,6 +107,8 @@ def tics(voice: Voice, cell: Cell, lang: str, lesson: str) -> Iterator[tuple[str
             bans = [Ban(word, lang, tic.instead) for word in tic.words]
             for ban in forbidden_words(bans, cell.text, lang, lesson, ""):
                 yield ban.word, ban.instead
+            if tic.pattern and (found := re.search(tic.pattern, own_words(cell.text))):
+                yield found[0], tic.instead
 
 
 def _frozen(value: Any) -> Any:

@@ -9,6 +9,7 @@ from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import find_codec
 from minikv.course.exercise import Lesson
 from minikv.course.lessons import find_lesson
+from minikv.course.lessons.l13.levels import readable
 from minikv.course.lessons.l13.outliers import enlarge_keys
 from minikv.models import load, recall_documents
 from minikv.models.fidelity import forced_logits
@@ -150,3 +151,13 @@ def test_larger_keys_change_no_logit():
     plain, larger = (load("tiny-gqa", device="cpu").model for _ in range(2))
     before = forced_logits(plain, [document.tokens], prefill=41)
     assert torch.equal(before, forced_logits(enlarge_keys(larger, 1024), [document.tokens], prefill=41))
+
+
+def test_a_card_that_reads_no_e4m3_gets_the_other_formats(monkeypatch):
+    common = pytest.importorskip("minikv.kernels.gpu.common")
+    monkeypatch.delenv("MINIKV_KERNELS", raising=False)
+    formats, card = ["bf16", "fp8", "fp8_e5m2", "fp8_scaled", "int8"], torch.device("cuda")
+    assert readable(formats, torch.device("cpu")) == formats
+    for capability, missing in ((75, {"fp8", "fp8_scaled"}), (89, set())):
+        monkeypatch.setattr(common, "device_of", lambda device, found=capability: common.Device(found, 40))
+        assert readable(formats, card) == [name for name in formats if name not in missing]

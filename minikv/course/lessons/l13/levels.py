@@ -1,5 +1,6 @@
 """Lesson 13: a row of K as a codec stores it, and all numbers that the codec could store in its place."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch
 from torch import Tensor
 
 from minikv.cache import find_codec
+from minikv.errors import ArgumentError
+from minikv.kernels.dispatch import check_readable
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,19 @@ def levels_of(codec: Any, row: Tensor) -> Levels:
     levels = sorted(set(numbers[numbers.isfinite()].tolist()))
     stored = found.decode(data, scale, torch.float32)[0]
     return Levels(found.name, tuple(row.tolist()), tuple(stored.tolist()), tuple(levels))
+
+
+def readable(codecs: Iterable[str], device: torch.device) -> list[str]:
+    """Return those of ``codecs`` that the kernels of ``device`` read: a GPU below 8.9 reads no float8_e4m3fn."""
+
+    def reads(name: str) -> bool:
+        try:
+            check_readable(name, find_codec(name).dtype, device)
+        except ArgumentError:
+            return False
+        return True
+
+    return [name for name in codecs if reads(name)]
 
 
 @torch.no_grad()
