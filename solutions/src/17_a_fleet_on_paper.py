@@ -166,13 +166,15 @@ def choose(cached: list[int], load: list[int], prompt: int, bound: float) -> int
 check("17.3", choose)
 
 # %% key="choose_compare"
+from minikv.course import Table
 from minikv.course.lessons.l17.router import compare_routers
 
+rows = []
 for name, found in compare_routers(choose).items():
-    if found is None:
-        print(t("compare_none", name=name))
-    else:
-        print(t("compare_line", name=name, hits=found[0], p99=found[1]))
+    hits, p99 = (t("compare_none"), "") if found is None else (f"{found[0]:.1%}", f"{found[1]:.1f}")
+    rows.append((name, hits, p99))
+head = [t("compare_router"), t("compare_hits"), t("compare_p99")]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="choose_why" lang="en"
 # ### BEGIN SOLUTION

@@ -114,15 +114,16 @@ check("18.2", enter)
 # 下面的单元格把你的规则放进真正的调度器（`choose_victim` 等其余规则不变），与引擎自己的规则，以及“现在放得下就放行”的规则相比。四份文档，40 个请求，60 个块。你预计哪样会变少：token、步数，还是两样都少？
 
 # %% key="doors"
+from minikv.course import Table
 from minikv.course.lessons.l18.admission_rules import compare_doors
 
-print(t("doors_head"))
+rows = []
 for name, ran in compare_doors(enter).items():
-    if ran is None:
-        print(t("doors_none", name=t("door_" + name.replace(" ", "_"))))
-    else:
-        words = {"name": t("door_" + name.replace(" ", "_")), "preempted": ran.preemptions, "again": ran.recomputed}
-        print(t("doors_line", computed=ran.computed, steps=ran.steps, **words))
+    missing = t("not_yet"), "", "", ""
+    figures = missing if ran is None else (ran.preemptions, ran.recomputed, ran.computed, ran.steps)
+    rows.append((t("door_" + name.replace(" ", "_")), *figures))
+head = [t("doors_" + column) for column in ("rule", "preempted", "again", "computed", "steps")]
+Table(head, rows, right=head[1:])
 
 # %% [markdown] key="enter_why" lang="en"
 # ### BEGIN SOLUTION
@@ -271,15 +272,15 @@ plans = [
     for drafts in (0, 4)
 ]
 found = search(best_plan, task, plans)
-if found is None:
-    print(t("not_yet"))
-else:
+rows, line = [], t("not_yet")
+if found is not None:
     ran = {run.plan: run for run in found.runs}
-    print(t("search_head"))
     for plan, paper in sorted(zip(plans, found.paper), key=lambda pair: pair[1]):
-        real = f"{ran[plan].seconds:>9.3f}{ran[plan].quality:>10.1%}" if plan in ran else f"{'-':>9}{'-':>10}"
-        print(f"{plan.label:<14}{paper:>9.3f}{real}" + (" <-" if plan == found.best else ""))
-    print(t("search_line", runs=len(found.runs), plans=len(plans)))
+        real = (f"{ran[plan].seconds:.3f}", f"{ran[plan].quality:.1%}") if plan in ran else ("-", "-")
+        rows.append((plan.label, f"{paper:.3f}", *real, t("search_best") if plan == found.best else ""))
+    line = t("search_line", runs=len(found.runs), plans=len(plans))
+head = [t("search_" + column) for column in ("plan", "paper", "really", "quality")]
+Table([*head, ""], rows, right=head[1:], lines=[line])
 
 # %% [markdown] key="best_why" lang="en"
 # ### BEGIN SOLUTION

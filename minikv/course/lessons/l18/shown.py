@@ -79,5 +79,7 @@ def score_chart(runs: Sequence["Run"], floor: float, lang: str = "en") -> Chart:
     figure.update_xaxes(title=text("lesson_18.scores_x", lang), rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=[run.plan.label for run in runs][::-1])
     figure.update_layout(height=440, margin={"t": 30, "r": 48})
-    head = f"{text('lesson_18.scores_x', lang)}, {text('lesson_18.runs_score', lang)}"
+    head = text("diagrams.comma", lang).join(
+        text(f"lesson_18.{name}", lang) for name in ("scores_x", "runs_score")
+    )
     return Chart(figure, [head, *said])
