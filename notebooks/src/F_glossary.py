@@ -291,7 +291,7 @@
 #
 # | word | Chinese | what it means | unit | the call |
 # |---|---|---|---|---|
-# | **a rank's shard (of the weights)** | 切片 | The part of a weight matrix that one rank holds. | bytes | `minikv.plan.weight_bytes` |
+# | **a rank's shard (of the weights)** | 分片 | The part of a weight matrix that one rank holds. | bytes | `minikv.plan.weight_bytes` |
 # | **absorb** | 矩阵吸收 | To multiply MLA's up-projections (the matrices that turn the latent into K and V) into the query and the output. Attention then reads the latent itself. |  | `minikv.kernels.latent_decode` |
 # | **data parallelism / data-parallel attention** | 数据并行 / 数据并行注意力 | Each GPU serves its own sequences with a whole copy of the model. In data-parallel attention each GPU keeps the whole cache of its sequences, but all GPUs compute the other layers together. |  |  |
 # | **host memory** | CPU 内存 | The memory of the computer that the GPU sits in. | bytes | `minikv.cache.HostPool` |
@@ -302,19 +302,19 @@
 # | **stream / event (CUDA)** | 流 / 事件 | A stream is a queue of GPU work, done in order; an event marks a place in it that other streams can wait for. |  |  |
 # | **swap out, in / offload** | 换出、换入 / 卸载 | To move blocks from the GPU to host memory and back. | s | `minikv.plan.preemption.swap_seconds` |
 # | **tensor parallelism** | 张量并行（TP） | Several GPUs compute every layer together, each with a part of the heads and matrices. |  | `minikv.plan.plan_memory` |
-# %% [markdown] key="words-12" lang="zh" src="a99890dc"
+# %% [markdown] key="words-12" lang="zh" src="8b9df8eb"
 # ## [12 · 每块 GPU 各存什么？](12_beyond_one_gpu.ipynb)
 #
 # | 词 | English | <nobr>含义</nobr> | <nobr>单位</nobr> | <nobr>调用</nobr> |
 # |---|---|---|---|---|
-# | **切片** | a rank's shard (of the weights) | 一个 rank 持有的那部分权重矩阵。别处也写作：分片。 | <nobr>字节</nobr> | `minikv.plan.weight_bytes` |
+# | **分片** | a rank's shard (of the weights) | 一个 rank 持有的那部分权重矩阵。别处也写作：权重切片。 | <nobr>字节</nobr> | `minikv.plan.weight_bytes` |
 # | **矩阵吸收** | absorb | 把 MLA 的升维矩阵（从潜在向量算出 K 和 V 的矩阵）并进 query 和输出的计算，注意力就能直接读潜在向量。别处也写作：权重吸收。 |  | `minikv.kernels.latent_decode` |
 # | **数据并行 / 数据并行注意力** | data parallelism / data-parallel attention | 数据并行时，每块 GPU 有一份完整的模型，处理自己的那些序列。数据并行注意力只对注意力这样做：每块 GPU 存自己那些序列的全部缓存，其余各层由所有 GPU 合起来算。别处也写作：DP attention。 |  |  |
 # | **CPU 内存** | host memory | GPU 所在机器的内存。别处也写作：主机内存。 | <nobr>字节</nobr> | `minikv.cache.HostPool` |
 # | **一块 GPU，8 块 GPU** | one GPU, 8 GPUs | GPU 的量词用“块”；与 KV 缓存的块混淆时，写明“块 GPU”。别处也写作：张。 |  |  |
 # | **锁页内存** | pinned memory | 操作系统不会换出的 CPU 内存。GPU 复制它更快，而且可以异步进行，CPU 不用等。别处也写作：页锁定内存、固定内存。 | <nobr>字节</nobr> | `minikv.cache.HostPool` |
 # | **rank** | rank | 共同运行一个模型的进程之一，通常一块 GPU 一个；也指它的编号。别处也写作：进程。 |  | `minikv.models.sharding.ranks_of` |
-# | **切分 / 复制** | shard / replicate | 切分是每个 rank 拿张量的一部分，复制是每个 rank 都拿完整的一份。别处也写作：分片。 |  |  |
+# | **切分 / 复制** | shard / replicate | 切分是每个 rank 拿张量的一部分，复制是每个 rank 都拿完整的一份。 |  |  |
 # | **流 / 事件** | stream / event (CUDA) | 流是按次序执行的 GPU 任务队列；事件是队列里的一个标记，其他流可以等到它完成再继续。 |  |  |
 # | **换出、换入 / 卸载** | swap out, in / offload | 把块从 GPU 搬到 CPU 内存，需要时再搬回来。别处也写作：交换。 | 秒 | `minikv.plan.preemption.swap_seconds` |
 # | **张量并行（TP）** | tensor parallelism | 几块 GPU 一起算每一层，各管一部分头和矩阵。 |  | `minikv.plan.plan_memory` |

@@ -13,19 +13,24 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "
 
 
 def recall_chart(points: Sequence[Point], lang: str = "en", *, perplexity: bool = False) -> Chart:
-    """Draw ``points`` with their 95 % intervals, every policy from the full cache on; the text is ``recall_lines``."""
+    """Draw ``points`` with their 95 % intervals, every policy from the full cache on; the text is ``recall_lines``.
+
+    The legend names the policies as their curves lie, the highest first.
+    """
     from plotly.graph_objects import Figure
 
     figure = Figure()
     full = [point for point in points if point.policy == FULL]
     names = dict.fromkeys(point.policy for point in points if point.policy != FULL)
-    for number, name in enumerate(names):
-        mine = full[:1] + [point for point in points if point.policy == name]
+    curves = {name: full[:1] + [point for point in points if point.policy == name] for name in names}
+    highest = sorted(curves, key=lambda name: -sum(point.score.share for point in curves[name]))
+    for number, (name, mine) in enumerate(curves.items()):
         up, down = zip(*map(_reach, mine), strict=True)
         figure.add_scatter(
             x=[100 * point.setting.kept for point in mine],
             y=[100 * point.score.share for point in mine],
             name=name,
+            legendrank=1 + highest.index(name),
             mode="lines+markers",
             line_dash="dot" if name == CHANCE else OTHERS[number % len(OTHERS)],
             marker={"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
