@@ -1,9 +1,18 @@
-"""The kernels compiled for GPUs that need not be there: what fits a multiprocessor, instructions, buffers."""
+"""The kernels compiled for GPUs that need not be there: what fits a multiprocessor, instructions, buffers.
 
+    python -m benchmarks.kernels --only compiled --json FILE
+    python -m benchmarks.kernels_compiled BEFORE.json AFTER.json
+
+The first writes the table of a checkout, the second two of them as one, in Markdown.
+"""
+
+import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -116,3 +125,46 @@ def claims(table: list[dict]) -> Iterator[Detailed]:
             f"kernels that {what}", len(found), len(asked), "kernels compiled ahead", "kernels", "none",
             bool(asked) and not found, details | which,
         )  # fmt: skip
+
+
+def compared(before: list[dict], after: list[dict]) -> Iterator[str]:
+    """The lines of a Markdown table: each kernel's figures ``after``, behind those ``before`` where they differ."""
+    was = {(line["capability"], line["operation"]): figures(line) for line in before}
+    names = ["sm", "operation", *figures(after[0])]
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+    for line in after:
+        old, new = was.get((line["capability"], line["operation"]), {}), figures(line)
+        cells = [
+            each if old.get(name) in (each, None) else f"{old[name]} → {each}" for name, each in new.items()
+        ]
+        yield f"| {line['capability']} | {line['operation']} | {' | '.join(cells)} |"
+
+
+def figures(line: dict) -> dict[str, str]:
+    """What decides a kernel's speed. "under way": KiB that a full multiprocessor has asked for and not yet got."""
+    found = Compiled(**{name: value for name, value in line.items() if name != "operation"})
+    shapes = ", ".join(sorted(set(found.wgmma_shapes)))
+    return {
+        "warps, stages": f"{found.num_warps}, {found.num_stages}",
+        "registers": str(found.registers),
+        "stack, spills": f"{found.stack}, {found.spills}",
+        "shared KiB": f"{found.shared_bytes / 1024:.1f}",
+        "programs": str(found.occupancy),
+        "buffers": " ".join(map(str, found.buffers)) or "none",
+        "under way": f"{found.bytes_in_flight(found.occupancy, 1) / 1024:.0f}",
+        "wgmma": f"{found.wgmma} ({shapes})" if shapes else str(found.wgmma),
+        "mma": str(found.mma),
+        "conversions": str(found.conversions),
+        "copies of 16, 8, 4": f"{found.async_copies}, {found.copies_8}, {found.copies_4}",
+    }
+
+
+def read_table(path: Path) -> list[dict]:
+    """The table that ``python -m benchmarks.kernels --json`` has written among the rows."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return next(row["details"]["table"] for row in rows if "table" in row["details"])
+
+
+if __name__ == "__main__":
+    print("\n".join(compared(*(read_table(Path(name)) for name in sys.argv[1:]))))
