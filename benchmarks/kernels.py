@@ -53,14 +53,14 @@ def section(name: str, watch: Stopwatch, quick: bool) -> Iterator[Step]:
             for shape in shapes:
                 yield Step(f"decode, {shape.name}{what}", partial(rows, watch, quick, (shape,)))
         return
-    cases: dict[str, tuple[Callable[..., Iterator[Row]], tuple]] = {
-        "prefill": (others.prefill_rows, others.PREFILLS[:1] if quick else others.PREFILLS),
-        "latent": (others.latent_rows, others.LATENTS[1:2] if quick else others.LATENTS),
+    cases: dict[str, dict[Callable[..., Iterator[Row]], tuple]] = {
+        "prefill": {others.prefill_rows: others.PREFILLS},
+        "latent": {others.latent_rows: others.LATENTS, others.expanded_rows: others.LATENT_PREFILLS},
     }
     if name in cases:
-        measure, shapes = cases[name]
-        for shape in shapes:
-            yield Step(f"{name}, {shape}", partial(measure, watch, (shape,)))
+        for measure, shapes in cases[name].items():
+            for shape in shapes[1:2] if quick else shapes:
+                yield Step(f"{name}, {shape}", partial(measure, watch, (shape,)))
         return
     single = {"quantized": decode.variant_rows, "storage": others.storage_rows}[name]
     yield Step(name, partial(single, watch, quick))

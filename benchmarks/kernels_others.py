@@ -1,4 +1,4 @@
-"""Prefill, latents and moving bytes on a GPU: against a large matmul, a copy, and torch."""
+"""Prefill, latents and moving bytes on a GPU: against a large matmul, a copy, torch, and our other way."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from minikv.kernels import (
     PagedKV,
     latent_decode,
     latent_decode_traffic,
+    latent_prefill,
     move_slots,
     move_traffic,
     paged_prefill,
@@ -21,12 +22,17 @@ from minikv.kernels import (
     store_kv,
     store_traffic,
 )
+from minikv.kernels.expanding import LatentSizes, absorb, expanded, expanding_pays, of_latents
+from minikv.plan.estimate import EXPANDED_BYTES
 
 PREFILLS = ((8192, 8192), (2048, 32768 + 2048))  # (queries, tokens in all)
 MATMUL_SHARE, BEHIND_SDPA = 0.6, 1.3
 RANK, ROPE = 512, 64
 LATENTS = ((1, 32768, 128), (32, 8192, 128), (128, 4096, 128), (32, 8192, 16))  # batch, tokens, heads
 LATENT_TFLOPS, LATENT_SHARE = 350.0, 0.6
+NOPE = VALUE = 128
+# Queries, tokens in all, heads: DeepSeek-V3's, below, at and above what is expanded at once.
+LATENT_PREFILLS = ((512, 512, 128), (2048, 2048, 128), (8192, 8192, 128), (512, 32768, 128))
 MOVE_SHARE = 0.8
 MOVED_TOKENS = 65536
 
@@ -154,6 +160,37 @@ def latent_rows(watch: Stopwatch, shapes: tuple[tuple[int, int, int], ...]) -> I
         us = {peer: 1e6 * value for peer, value in seconds.items()}
         peer = "torch matmul, softmax, matmul"
         yield Detailed(name, us["ours"], us["torch"], peer, "us", "faster", us["ours"] < us["torch"], details)
+
+
+def expanded_rows(watch: Stopwatch, shapes: tuple[tuple[int, int, int], ...]) -> Iterator[Detailed]:
+    """MLA prefill with K and V expanded beside the absorbed one: the way that ``expanding_pays`` chooses is faster."""
+    for queries, length, heads in shapes:
+        name = f"MLA prefill, expanded beside absorbed, {queries} queries of {length}, {heads} heads"
+        kv = latents(1, length, heads, watch).kv
+        rope = kv.v.shape[3]
+        up = (torch.randn(heads, NOPE + VALUE, RANK, device=watch.device) * RANK**-0.5).to(torch.bfloat16)
+        query = torch.randn(queries, heads, NOPE + rope, device=watch.device).to(torch.bfloat16)
+        starts = torch.tensor([0, queries], dtype=torch.int32, device=watch.device)
+        sizes = LatentSizes.of(up, kv, NOPE, EXPANDED_BYTES)
+
+        def in_heads(query=query, kv=kv, up=up, starts=starts, sizes=sizes, length=length) -> Tensor:
+            out = query.new_empty(len(query), sizes.heads, sizes.value)
+            expanded(query, kv, up, starts, sizes, keys=length, scale=Latents.scale, out=out)
+            return out
+
+        def absorbed(query=query, kv=kv, up=up, starts=starts) -> Tensor:
+            rows, options = absorb(query, up, NOPE), {"max_queries": len(query), "scale": Latents.scale}
+            return of_latents(latent_prefill(*rows, kv, starts, **options).out, up, NOPE)
+
+        result, first = watch.first(in_heads)
+        agree(name, result, absorbed())
+        seconds = watch.compare({"expanded": [in_heads], "absorbed": [absorbed]}, ROUNDS)
+        us = {way: 1e6 * value for way, value in seconds.items()}
+        details = {f"{way} us": value for way, value in us.items()}
+        details |= {"heads at a time": sizes.heads_at_once(length), "first call, s": first}
+        tell({"": name} | details)
+        ours, peer = sorted(us, reverse=expanding_pays(watch.device.type, sizes, queries, length))
+        yield Detailed(name, us[ours], us[peer], peer, "us", "faster", us[ours] < us[peer], details)
 
 
 def storage_rows(watch: Stopwatch, quick: bool, tokens: int | None = None) -> Iterator[Detailed]:

@@ -89,12 +89,23 @@ def test_every_section_says_its_claims(watch):
         *kernels_decode.variant_rows(watch, True, small),
         *kernels_others.prefill_rows(watch, ((32, 32), (16, 48))),
         *kernels_others.latent_rows(watch, ((1, 32, 4), (2, 48, 16))),
+        *kernels_others.expanded_rows(watch, ((16, 48, 2),)),
         *kernels_others.storage_rows(watch, True, 64),
     ]
-    assert len(told) == 2 + 2 + 3 + 4 + 4 + 2
+    assert len(told) == 2 + 2 + 3 + 4 + 4 + 1 + 2
     for row in told:
         assert row.ours > 0
         assert math.isfinite(row.ratio)
+
+
+def test_the_way_that_is_chosen_for_latents_is_the_one_that_has_to_be_faster(watch, monkeypatch):
+    """On a CPU that is the absorbed one, whatever it costs; on a GPU as ``expanding_pays`` says."""
+    seconds = {"expanded": 1e-6, "absorbed": 3e-6}
+    monkeypatch.setattr(watch, "compare", lambda runs, rounds: {name: seconds[name] for name in runs})
+    for pays, ours, holds in ((False, 3, False), (True, 1, True)):
+        monkeypatch.setattr(kernels_others, "expanding_pays", lambda *given, pays=pays: pays)
+        (row,) = kernels_others.expanded_rows(watch, ((4, 16, 1),))
+        assert (round(row.ours), row.holds) == (ours, holds)
 
 
 def test_a_goal_is_a_comparison():

@@ -86,5 +86,5 @@ def test_biases_penalties_and_bans_give_what_a_cpu_gives():
 
 @pytest.mark.parametrize("expands", [False, True])
 def test_latents_give_the_same_expanded_and_absorbed(monkeypatch, expands):
-    monkeypatch.setattr("minikv.models.attention.expanding_pays", lambda *given: expands)
+    monkeypatch.setattr("minikv.kernels.expanding.expanding_pays", lambda *given: expands)
     answered(Reference("deepseek_v3"))

@@ -21,6 +21,7 @@ EVERY_TIME = [
     (80, {"stored": torch.int8}),
     (90, {"dims": (192, 128), "block_size": 64, "softcap": 30.0, "return_scores": True, "window": 1000}),
     (90, {"latent": True, "queries": 512}),
+    (90, {"dims": (192, 128), "heads": 128, "queries": 2048}),  # MLA, expanded
 ]
 ON_REQUEST = [
     *[(87, options) for options in ({}, {"queries": 512}, {"latent": True}, {"dims": (64, 64)})],
@@ -30,6 +31,7 @@ ON_REQUEST = [
         for dims in ((64, 64), (80, 80), (96, 96), (192, 128), (256, 256))
         for queries in (1, 4, 512)
     ],
+    *[(capability, {"dims": (192, 128), "heads": 16, "queries": 512}) for capability in (75, 80, 89, 100)],
     *[
         (capability, {"dims": dims, "queries": 8})
         for capability in (80, 89, 90, 100)
@@ -75,9 +77,13 @@ def launch_of(
     block_size: int = 16,
     queries: int = 1,
     latent: bool = False,
+    heads: int | None = None,
     **options,
 ) -> Launch:
-    """The attention launch of 8 sequences of up to 4,096 tokens, on tensors without data."""
+    """The attention launch of 8 sequences of up to 4,096 tokens, on tensors without data.
+
+    ``heads``: one query head for each of as many KV heads, as of latents that are expanded: V is a view.
+    """
     dtype = dtype or (torch.float16 if capability < 80 else torch.bfloat16)
 
     tokens, query_heads, kv_heads = 8 * queries, 32, 8
@@ -86,6 +92,10 @@ def launch_of(
         whole = empty(1000, block_size, 1, 576, dtype=dtype)
         k, v = whole[..., :512], whole[..., 512:]
         options["q_rope"] = empty(tokens, query_heads, 64, dtype=dtype)
+    elif heads:
+        query_heads = heads
+        k = empty(1000, block_size, heads, dims[0], dtype=dtype)
+        v = empty(1000, block_size, heads, 2 * dims[1], dtype=dtype)[..., dims[1] :]
     else:
         k, v = (empty(1000, block_size, kv_heads, dim, dtype=stored or dtype) for dim in dims)
     scales = [None, None]
@@ -107,10 +117,11 @@ def config_of(
     dtype: torch.dtype = torch.bfloat16,
     queries: int = 1,
     latent: bool = False,
+    heads: int | None = None,
     **options,
 ) -> Config:
     """What the table has for ``launch_of`` with the same arguments."""
-    dims, group = ((512, 64), 128) if latent else (dims, 4)
+    dims, group = ((512, 64), 128) if latent else (dims, 1 if heads else 4)
     return attention_config(capability, *dims, dtype.itemsize, queries, group, latent=latent)
 
 

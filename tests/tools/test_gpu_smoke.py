@@ -14,6 +14,7 @@ NAMES = [
     "prefill",
     "MLA decode",
     "MLA prefill",
+    "MLA prefill, expanded",
     "store",
     "move",
     "fp8 decode",

@@ -22,6 +22,7 @@ from benchmarks.kernels_timing import Stopwatch, agree, captured
 from benchmarks.report import write_rows
 from minikv import kernels
 from minikv.kernels import PagedKV, reference
+from minikv.kernels.expanding import LatentSizes, absorb, expanded, of_latents
 
 ROUNDS, REPLAYS = 5, 20
 
@@ -93,6 +94,25 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
         expected = reference.latent_prefill(*given, **options).out
         return Check(lambda: kernels.latent_prefill(*given, **options).out, expected)
 
+    def expanded_prefill() -> Check:
+        """One sequence, in two pieces of heads."""
+        queries, keys, nope = sizes.queries[0], sizes.lengths[0], sizes.heads.dim
+        kv, scale, (first, _) = latents(1)[2], 192**-0.5, starts.split([2, len(starts) - 2])
+        kv = replace(kv, block_tables=kv.block_tables[:1, : -(-keys // 16)], lengths=kv.lengths[:1])
+        up = random(sizes.latent_heads, 2 * nope, sizes.rank) * sizes.rank**-0.5
+        query = random(queries, sizes.latent_heads, nope + sizes.rope)
+        whole = LatentSizes.of(up, kv, nope, 2**29)
+        half = whole._replace(most_bytes=keys * whole.key_bytes // 2)
+        rows = absorb(query.float(), up.float(), nope)
+        found = reference.latent_prefill(*rows, kv, first, max_queries=queries, scale=scale).out
+        out = query.new_empty(queries, sizes.latent_heads, nope)
+
+        def call() -> Tensor:
+            expanded(query, kv, up, first, half, keys=keys, scale=scale, out=out)
+            return out
+
+        return Check(call, of_latents(found, up.float(), nope))
+
     def slots(count: int) -> Tensor:
         free = len(case.kv.k) * 16
         return torch.randperm(free, generator=normal, device=watch.device)[:count].int()
@@ -144,6 +164,7 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
         "prefill": prefill,
         "MLA decode": latent_decode,
         "MLA prefill": latent_prefill,
+        "MLA prefill, expanded": expanded_prefill,
         "store": store,
         "move": move,
         "fp8 decode": fp8,
