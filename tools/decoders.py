@@ -4,13 +4,15 @@ python -m tools.decoders            builds a small model of each, holds it again
 python -m tools.decoders --page     writes docs/models.md and docs/models.zh.md from the table and the catalogue
 python -m tools.decoders --check    exit 1 where a page is stale
 
-Two minutes on one core. A composite (Gemma 3 with its vision tower) counts under the decoder inside.
+Eight minutes on one core. A composite (Gemma 3 with its vision tower) counts under the decoder inside; where that has
+no class of its own with a head, a small composite is held.
 """
 
 import argparse
 import json
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +25,77 @@ from minikv.plan.spec.architectures import ARCHITECTURES
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "minikv" / "plan" / "data" / "decoders.json"
 PAGES = {"en": ROOT / "docs" / "models.md", "zh": ROOT / "docs" / "models.zh.md"}
-MOST_PARAMETERS = 20_000_000  # a larger model is one whose class ignores the small sizes
+MOST_PARAMETERS = 50_000_000  # a larger model is one whose class ignores the small sizes
 
 
 def model_types() -> list[str]:
-    """The decoders that are looked at: transformers' causal language models, and all that minikv knows."""
+    """The decoders that are looked at: transformers' causal ones, those inside its composites, and all known ones."""
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    found = []
-    for name in sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ARCHITECTURES}):
+    found = set(composites())
+    for name in {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ARCHITECTURES}:
         config = CONFIG_MAPPING[name]
         composite = "text_config" in (getattr(config, "sub_configs", None) or {})
         if name in ARCHITECTURES or (config.model_type == name and not composite):
-            found.append(name)
+            found.add(name)
+    return sorted(found)
+
+
+@cache
+def composites() -> dict[str, str]:
+    """The decoders that transformers has inside of composites alone, each with the first composite that has it."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto import modeling_auto as auto
+
+    found: dict[str, str] = {}
+    outer = {*auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, *auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}
+    for name in sorted(outer, reverse=True):
+        inner = _inside(CONFIG_MAPPING[name])
+        if inner not in {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ARCHITECTURES, None}:
+            found[inner] = name
     return found
+
+
+def _inside(composite: Any) -> str | None:
+    """The model_type of a composite's decoder; None for composites of composites and without defaults."""
+    parts = composite.sub_configs or {}
+    if "thinker_config" in parts:
+        return None
+    text_class = parts.get("text_config")
+    if getattr(text_class, "model_type", ""):
+        return text_class.model_type
+    try:
+        return composite().get_text_config(decoder=True).model_type
+    except Exception:
+        return None
 
 
 def outcome_of(model_type: str) -> dict[str, str]:
     """The fields of one ``DecoderOutcome``."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     from tests.models.running import World
-    from tests.plan.small_models import small_config
+    from tests.plan.small_models import auto_class_of, small_decoder
 
     known = ARCHITECTURES.get(model_type)
     if known is not None and known.encoder_decoder:
         return {"outcome": "planned", "why": "encoder_decoder"}
     try:
-        config = small_config(model_type)
+        # Some classes change the config that they build a model of.
+        first, second = small_decoder(model_type), small_decoder(model_type)
         with torch.device("meta"):
-            size = AutoModelForCausalLM.from_config(config).num_parameters()
+            size = auto_class_of(first).from_config(first).num_parameters()
         if size > MOST_PARAMETERS:
             return {"outcome": "not built", "why": "large", "what": f"{size:,}"}
-        model = World.bare(model_type)
+        model = World.bare(second)
     except Exception as error:
         if known is not None:
             return {"outcome": "planned", "why": "no_head"}
         return {"outcome": "not built", "why": "not_built", "what": type(error).__name__}
     model.config.dtype = torch.float32
+    if model_type in composites():
+        model.config.get_text_config(decoder=True).dtype = torch.float32
     return _held(model, known is not None)
 
 

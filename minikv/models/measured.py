@@ -45,6 +45,8 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
     a model that does not run on a ``DynamicCache``.
     """
     config = config_of(model)
+    if tp > 1 and config.model_type not in ARCHITECTURES:  # this rank's model was measured, and has its share
+        raise ConfigError("measured_tp", name=config.name, model_type=config.stated_type, tp=tp)
     if config.model_type not in ARCHITECTURES and measured_layers(config) is None:
         layers = layers_of(model)
         for told in (config, read_config(model.config)):

@@ -17,6 +17,7 @@ from minikv.plan.spec.measured import keep_measured
 
 # The cache does not depend on them, and a meta model cannot be quantized.
 _LEFT_OUT = ("auto_map", "quantization_config", "model_type")
+_COUNTS = ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "intermediate_size")
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -34,21 +35,30 @@ def measure_config(config: Config) -> bool:
     if inner is None and outer is None:
         return False
     _check_sizes(config, inner)
-    model = _build(config, inner, config.fields) if outer is None else _build(config, outer, config.whole)
+    fields = config.fields if outer is None else config.whole
+    if outer is not None and fields == config.fields and "text_config" in (outer.sub_configs or {}):
+        text = {name: value for name, value in fields.items() if name != "model_type"}
+        fields = fields | {"text_config": text}  # an old, flat one
+    model = _build(config, inner if outer is None else outer, fields)
     headless = model.get_output_embeddings() is None
     keep_measured(config, layers_of(model), None if headless else model.num_parameters())
     return True
 
 
 def _check_sizes(config: Config, config_class: Any) -> None:
-    """Raise unless the config itself says how many layers there are and how wide they are."""
+    """Raise unless the config itself says how many layers there are and how wide they are, and counts above 0."""
     names = getattr(config_class, "attribute_map", None) or {}
     for name in NEVER_DEFAULTED:
         own = names.get(name, name)
         stated = config.fields.get(own, config.fields.get(name))
         if stated is None:
             raise ConfigError("missing_field", field=own, name=config.name)
-        config.count(name, stated)
+        config.count(own, stated)
+    for name in _COUNTS:
+        own = names.get(name, name)
+        stated = config.fields.get(own, config.fields.get(name))
+        if isinstance(stated, int):  # a layer may have its own: a list, or null for the class's way
+            config.count(own, stated)
 
 
 def _skip_experts(model: Any) -> None:

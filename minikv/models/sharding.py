@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count, first_line
+from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.config import read_config
 
 # A rank that does not join a collective operation in this time is lost. It is long because a rank may load slowly.
 SECONDS = 300.0
@@ -124,7 +126,9 @@ def read_shard(folder: Path, config: Any, dtype: torch.dtype, tp: int) -> tuple[
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
-    CacheSpec.from_config(config, tp=tp)  # raises for heads that do not divide
+    spec = CacheSpec.from_config(config, tp=tp)  # raises for heads that do not divide
+    if read_config(config).model_type not in ARCHITECTURES:
+        raise ConfigError("measured_tp", name=spec.name, model_type=spec.model_type, tp=tp)
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     text = config.get_text_config(decoder=True)
     if not getattr(text, "base_model_tp_plan", None):

@@ -51,6 +51,8 @@ class Model:
     """A model: its ``config`` in the shape of its config.json, cut to the fields that bytes depend on.
 
     ``missing`` names the fields that no source gave; without them the cache can be computed, but not the weights.
+    ``layers`` are those of a model_type on no list, in the form of ``CacheSpec.from_layers``: measured on the model
+    that transformers builds from ``config``. ``parameters`` counts that model's, its encoders included.
     ``expected`` holds bytes that were verified elsewhere (``hf_bf16``: transformers 5.23, ``vllm_bf16_tp1``), for
     the tests; it is empty where none were.
     """
@@ -63,6 +65,8 @@ class Model:
     missing: tuple[str, ...] = ()
     expected: dict[str, Any] = field(default_factory=dict)
     note: str = ""
+    layers: tuple[dict[str, Any], ...] = ()
+    parameters: int | None = None
 
     @property
     def complete(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from transformers import PreTrainedConfig
 
 from minikv.blocks import BlockManager, KVCacheGroup
 from minikv.cache import PagedKVCache, Pages
@@ -33,9 +34,9 @@ class Result:
 
 
 class World:
-    """A model of ``model_type`` in float32 and the reference: tokens and logits of every prompt."""
+    """A model of ``model_type``, or of that config, in float32 and the reference: tokens and logits of every prompt."""
 
-    def __init__(self, model_type: str, prompts: list[list[int]] | None = None, **changes):
+    def __init__(self, model_type: str | PreTrainedConfig, prompts: list[list[int]] | None = None, **changes):
         self.model = self.bare(model_type, **changes)
         random = np.random.default_rng(7)
         lengths = (1, 5, 37, 12)
@@ -44,9 +45,10 @@ class World:
         self.reference = [self._generate(prompt) for prompt in self.prompts]
 
     @staticmethod
-    def bare(model_type: str, **changes):
+    def bare(model_type: str | PreTrainedConfig, **changes):
         """The model alone, without an end-of-sequence token."""
-        model = small_model(small_config(model_type, **changes))
+        config = small_config(model_type, **changes) if isinstance(model_type, str) else model_type
+        model = small_model(config)
         model.generation_config.eos_token_id = None
         sharpen(model)
         return model

@@ -14,7 +14,7 @@ from minikv.plan import CacheSpec, plan_memory
 from minikv.plan.decoders import decoder_outcomes
 from tests.in_turn import in_turn
 from tests.longer import usual_if
-from tests.plan.small_models import small_config, small_model
+from tests.plan.small_models import small_config, small_decoder, small_model
 from tests.plan.test_truth import BATCH, numel_bytes, run
 from tests.tools.without import environment_without
 
@@ -34,7 +34,7 @@ def on_disk(folder, config, dtype: str = "float32") -> str:
 
 @pytest.mark.parametrize("model_type", usual_if(USUAL.__contains__, PLANNED))
 def test_the_plan_of_a_config_is_what_transformers_holds(model_type, tmp_path):
-    config = small_config(model_type)
+    config = small_decoder(model_type)
     spec = CacheSpec.from_config(on_disk(tmp_path, config))
     assert spec.kv_dtype == "fp32"
     assert "measured, not known" in spec.explain()
@@ -74,6 +74,19 @@ def test_no_size_is_taken_from_a_class(field):
     fields = {name: value for name, value in small_config("apertus").to_dict().items() if name != field}
     with pytest.raises(ConfigError, match=field):
         CacheSpec.from_config(fields)
+
+
+@pytest.mark.parametrize("field", ["num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"])
+def test_a_count_that_is_none_is_refused_before_torch_sees_it(field):
+    with pytest.raises(ConfigError, match=f"{field}.*-2") as caught:
+        CacheSpec.from_config(small_config("apertus").to_dict() | {field: -2})
+    assert caught.value.code == "bad_field"
+
+
+def test_a_flat_config_of_a_composite_is_that_of_its_decoder():
+    text = small_config("step3p5", share_expert_dim=24, num_hidden_layers=5).to_dict()
+    spec = CacheSpec.from_config(text | {"model_type": "step3p7", "dtype": "float32"})
+    assert [layer.kv_heads for layer in spec.layers] == [2] * 5
 
 
 def test_a_card_is_planned_with_the_weights_of_the_model_that_was_built():

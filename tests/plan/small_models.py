@@ -8,6 +8,8 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
     AutoModelForSeq2SeqLM,
     PreTrainedConfig,
 )
@@ -158,6 +160,46 @@ EXTRA |= {
                "mamba_headdim": 12, "n_mamba_heads": 8, "mamba_ngroups": 2},
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
+EXTRA |= {
+    **{name: {"num_key_value_heads": 6} for name in ("glm5_next_text", "mistral4", "mistral_large4_text")},
+    **{
+        name: {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": sections}}
+        for name, sections in {
+            "glm4v_text": [1, 1, 2],
+            "glm4v_moe_text": [1, 0, 1],
+            "glm_ocr_text": [1, 1, 2],
+            "paddleocr_vl_text": [1, 2, 2],
+            "qwen2_5_omni_text": [1, 1, 2],
+            "qwen3_omni_moe_text": [1, 2, 2],
+        }.items()
+    },
+    "cosmos3_edge_text": {"head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                                             "mrope_section": [2, 1, 1]}},
+    "ernie4_5_vl_moe_text": {"moe_intermediate_size": [24, 24]},
+}  # fmt: skip
+# The other parts of a composite: its vision tower, its audio encoder.
+TOWER = {
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 1,
+    "num_layers": 1,
+    "depth": 1,
+    "encoder_layers": 1,
+    "num_attention_heads": 6,
+    "num_heads": 6,
+    "encoder_attention_heads": 6,
+    "encoder_ffn_dim": 56,
+    "out_hidden_size": 48,
+    "embed_dim": 48,
+    "d_model": 48,
+    "projection_dim": 48,
+    "vocab_size": 97,
+}
+# What parts and composites ask for besides.
+EXTRA_OUTSIDE = {
+    "muse_spark_audio": {"num_hidden_layers": 4},
+    **{name: {"vision_start_token_id": 96} for name in ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")},
+}
 # Decoders of vision models: transformers has them as bodies without a head.
 TEXT_ONLY = ("_vl_text", "_vl_moe_text")
 EXTRA["mbart"] = EXTRA["bart"]
@@ -166,9 +208,39 @@ EXTRA["mbart"] = EXTRA["bart"]
 def small_config(model_type: str, **changes) -> PreTrainedConfig:
     """A config of that architecture at SIZES; ``changes`` win."""
     config_class = CONFIG_MAPPING[model_type]
-    names = {field.name for field in dataclasses.fields(config_class)} | set(config_class.attribute_map)
-    sizes = {name: value for name, value in SIZES.items() if name in names}
+    sizes = _known(config_class, SIZES)
     return config_class(**{**sizes, **EXTRA.get(model_type, {}), **changes})
+
+
+def small_decoder(model_type: str) -> PreTrainedConfig:
+    """A config that a model with a head can be built of: the decoder's own, or of a composite with it inside."""
+    from tools.decoders import composites
+
+    alone = CONFIG_MAPPING[model_type] in MODEL_FOR_CAUSAL_LM_MAPPING or model_type in ARCHITECTURES
+    return small_config(model_type) if alone else small_composite(composites()[model_type], model_type)
+
+
+def small_composite(composite: str, model_type: str) -> PreTrainedConfig:
+    """A config of the composite with a decoder of ``model_type`` at SIZES inside, and its other parts at TOWER."""
+    if composite == model_type:
+        return small_config(model_type)
+    config_class = CONFIG_MAPPING[composite]
+    usual = config_class()
+    parts = {}
+    for name in config_class.sub_configs:
+        part = getattr(usual, name, None)
+        if part is not None and part.model_type == model_type:
+            parts[name] = small_config(model_type).to_dict()
+        elif part is not None:
+            extra = EXTRA_OUTSIDE.get(part.model_type, {})
+            parts[name] = type(part)(**_known(type(part), TOWER) | extra).to_dict()
+    return config_class(**parts, **EXTRA_OUTSIDE.get(composite, {}))
+
+
+def _known(config_class: type[PreTrainedConfig], sizes: dict) -> dict:
+    """Those of ``sizes`` that the class has a field for."""
+    names = {field.name for field in dataclasses.fields(config_class)} | set(config_class.attribute_map)
+    return {name: value for name, value in sizes.items() if name in names}
 
 
 def small_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32):
@@ -180,9 +252,13 @@ def small_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32):
 
             return WhisperForConditionalGeneration(config).eval().to(dtype)
         return AutoModelForSeq2SeqLM.from_config(config).eval().to(dtype)
-    has_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    auto_class = AutoModelForCausalLM if has_head else AutoModel
-    return auto_class.from_config(config).eval().to(dtype)
+    return auto_class_of(config).from_config(config).eval().to(dtype)
+
+
+def auto_class_of(config: PreTrainedConfig) -> type:
+    """The class that builds a model of ``config`` with a head; ``AutoModel`` where transformers has none."""
+    heads = (AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM)
+    return next((auto for auto in heads if type(config) in auto._model_mapping), AutoModel)
 
 
 DECODERS = sorted(name for name, row in ARCHITECTURES.items() if not row.encoder_decoder)

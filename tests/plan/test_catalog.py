@@ -200,7 +200,7 @@ def test_the_listings_are_stable_and_grouped():
     assert len(set(gpu_names())) == len(gpu_names()) == 29
     assert gpu_names()[0] == "GB300"
     names = model_names()
-    assert len(set(names)) == len(names) == 71
+    assert len(set(names)) == len(names) == 88
     llamas = [name for name in names if name.startswith("Llama")]
     start = names.index(llamas[0])
     assert names[start : start + len(llamas)] == llamas

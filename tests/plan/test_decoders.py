@@ -18,6 +18,7 @@ LOOKED_AT = [name for name, each in ROWS.items() if each.outcome != "not built"]
 USUAL = ("bart", "camembert", "codegen", "deepseek_v32", "kimi_linear", "qwen3")
 
 
+@pytest.mark.long
 def test_it_has_every_decoder_of_the_installed_transformers():
     if transformers.__version__ != transformers_release():
         pytest.skip("it is of another release")

@@ -274,8 +274,9 @@ def build_layers(
     context = Context(tp, dtype, model_itemsize, layout, encoder_tokens, assumptions)
     if architecture is None:
         found = measure_unknown(config, len(ARCHITECTURES))
-        if tp > 1:
+        if tp > 1 and any(layer.state_bytes for layer in found):
             raise ConfigError("measured_tp", name=config.name, model_type=config.stated_type, tp=tp)
+        _check_query_heads(config, tp)
         context.assume("measured", model_type=config.stated_type)
         return [_measured(layer, context) for layer in found]
     if architecture.encoder_decoder:
@@ -288,23 +289,29 @@ def build_layers(
     shared = shared_layers(config, kinds) if kinds else {}
     layers = [_layer(config, architecture, kind, index, shared, context) for index, kind in enumerate(kinds)]
     layers = layers or compressed_layers(config, context)
-    # Latents and replicated KV heads fit any tp, but the query heads that read them have to be divisible.
-    query_heads = config.optional_count("num_attention_heads")
-    if query_heads % tp:
-        raise ConfigError("query_heads_do_not_divide", heads=query_heads, tp=tp)
+    _check_query_heads(config, tp)
     if shared:
         context.assume("shared_layers", count=len(shared))
     return layers
 
 
+def _check_query_heads(config: Config, tp: int) -> None:
+    """Raise unless ``tp`` divides the query heads; latents and replicated KV heads, which they read, fit any tp."""
+    query_heads = config.optional_count("num_attention_heads")
+    if query_heads % tp:
+        raise ConfigError("query_heads_do_not_divide", heads=query_heads, tp=tp)
+
+
 def _measured(layer: LayerSpec, context: Context) -> LayerSpec:
-    """A measured layer in the dtype and layout that are asked for; its window counts the query too."""
-    window = layer.window
+    """A measured layer on one rank, in the dtype and layout that are asked for; its window counts the query too."""
+    window, heads = layer.window, layer.kv_heads and split_heads(layer.kv_heads, context.tp)
     if window is not None and context.layout != "vllm":
         context.assume("window_minus_one", kept=window - 1, window=window)
         window -= 1
     dtype = context.dtype
-    return replace(layer, window=window, itemsize=dtype.itemsize, scale_bytes=dtype.scale_bytes)
+    return replace(
+        layer, window=window, kv_heads=heads, itemsize=dtype.itemsize, scale_bytes=dtype.scale_bytes
+    )
 
 
 def _layer(

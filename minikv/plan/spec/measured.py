@@ -1,13 +1,15 @@
-"""The layers of configs that were measured in this process: ``minikv.models.measure`` measures a model that is there.
+"""The layers of configs that were measured: in this process, or before it, those of the catalogue.
 
-Of a config alone, ``measure_unknown`` has the engine's room build the model without weights. Nothing of torch is
-imported here.
+``minikv.models.measure`` measures a model that is there. Of a config alone, ``measure_unknown`` has the engine's room
+build the model without weights. Nothing of torch is imported here.
 
 A measurement holds for one config, not for its ``model_type``: layers differ from config to config.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from minikv.errors import ConfigError, MissingPackageError
@@ -23,12 +25,14 @@ _NOT_OF_THE_LAYERS = {"transformers_version", "architectures", "name_or_path", "
 
 def measured_layers(config: Config) -> tuple[LayerSpec, ...] | None:
     """The layers that were measured for a config with these fields; None if none were."""
-    return _MEASURED.get(_key(config)) if _MEASURED else None
+    key = _key(config)
+    return _MEASURED.get(key) or _listed().get(key, (None, None))[0]
 
 
 def measured_parameters(config: Config) -> int | None:
     """The parameters of the whole model that was built for a config with these fields; None if none was."""
-    return _PARAMETERS.get(_key(config)) if _PARAMETERS else None
+    key = _key(config)
+    return _PARAMETERS.get(key) or _listed().get(key, (None, None))[1]
 
 
 def keep_measured(config: Config, layers: Sequence[LayerSpec], num_parameters: int | None = None) -> None:
@@ -56,6 +60,21 @@ def measure_unknown(config: Config, known: int) -> tuple[LayerSpec, ...]:
     if not load_engine("minikv.models.on_meta", "measure_config")(config):
         raise ConfigError("unknown_model_type", **values)
     return _MEASURED[_key(config)]
+
+
+@lru_cache(maxsize=1)
+def _listed() -> dict[str, tuple[tuple[LayerSpec, ...], int | None]]:
+    """The layers and parameters of the catalogue's own configs, by key."""
+    from minikv.plan.catalog import find_model, model_names  # it reads its models through config.py
+    from minikv.plan.spec.described import described_spec  # it imports cache_spec, which imports this file
+
+    found = {}
+    for model in map(find_model, model_names()):
+        if model.layers:
+            kept = described_spec({"layers": list(model.layers)}).layers
+            layers = tuple(replace(each, window=each.window and each.window + 1) for each in kept)
+            found[_key(Config(model.config))] = layers, model.parameters
+    return found
 
 
 def _key(config: Config) -> str:

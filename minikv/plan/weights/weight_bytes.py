@@ -134,7 +134,7 @@ def weight_bytes(
         raise ConfigError("catalogue_incomplete", name=config.name, field=unknown[0])
     assumptions: list[Assumption] = []
     built = measured_parameters(config) if config.model_type not in WEIGHT_FAMILIES else None
-    if built is not None and weight_dtype is None and read_quantization(config) is None:
+    if built is not None and tp == 1 and weight_dtype is None and read_quantization(config) is None:
         assumptions.append(("parameters_of_meta", {"count": built}))
         itemsize = find_kv_dtype(model_dtype_of(config, assumptions)).itemsize
         return WeightBytes(built * itemsize, built, "shapes", {}, tuple(assumptions))
