@@ -3,8 +3,9 @@
     python -c "from kvpress_driver import main; main()" JOB
 
 JOB is a file of JSON, written by ``benchmarks.kvpress_peer``: a folder of weights and tokens, and the presses that are
-asked. Log-probabilities [B, n - context, vocabulary] float32 go to a file for each press, what else is found to
-standard output as one line of JSON, after whatever the libraries have to say.
+asked. Log-probabilities [B, n - context, vocabulary] float32 go to a file for each press, what a press was given and
+what it kept to another where that is asked, what else is found to standard output as one line of JSON, after whatever
+the libraries have to say.
 """
 
 import json
@@ -46,11 +47,13 @@ def load(folder):
 @torch.no_grad()
 def answer(job, asked):
     """{"entries": of the cache in each layer} after the last context, or why the press cannot be used."""
-    model, context, rows = load(job["folder"]), job["context"], []
+    model, context, rows, chosen = load(job["folder"]), job["context"], [], []
     try:
         for tokens in torch.tensor(job["tokens"]).split(1):
-            cache = DynamicCache()
-            with press_of(asked, asked["kept"], context)(model):
+            cache, press = DynamicCache(), press_of(asked, asked["kept"], context)
+            if "choices" in asked:
+                press.compress = watched(press.compress, chosen)
+            with press(model):
                 model.model(input_ids=tokens[:, :context], past_key_values=cache)
             entries = [layer.keys.shape[2] for layer in cache.layers]
             places = torch.arange(context, tokens.shape[1])[None]
@@ -59,7 +62,23 @@ def answer(job, asked):
     except Exception as error:
         return {"why": f"{type(error).__name__}: {error}"}
     np.save(asked["file"], torch.cat(rows).numpy())
+    if chosen:
+        keys, values, kept = (torch.cat(each).numpy() for each in zip(*chosen, strict=True))
+        np.savez(asked["choices"], keys=keys, values=values, kept=kept)
     return {"entries": entries}
+
+
+def watched(compress, chosen):
+    """``compress`` of a press. Its keys and values [1, H, S, D] and the places [1, H, kept] that it keeps are added to
+    ``chosen``, once for each context and layer."""
+
+    def compressing(module, hidden_states, keys, values, attentions, kwargs):
+        kept = compress(module, hidden_states, keys, values, attentions, kwargs)
+        places = (kept[0].unsqueeze(3) == keys.unsqueeze(2)).all(-1).long().argmax(-1)
+        chosen.append((keys, values, places))
+        return kept
+
+    return compressing
 
 
 @torch.no_grad()

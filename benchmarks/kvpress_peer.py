@@ -8,6 +8,9 @@ and compressed, the question not yet seen; then the rest is given in one forward
 answer is judged by the token that is likeliest before it. As many tokens stay on both sides, chosen a head. kvpress
 protects no token that its press does not name, so ours keeps the sinks of that press and one recent token.
 
+Where a formula reads keys and values alone, both also get the same: those of the press, and the places that the two
+keep of them are compared, no token protected but the sinks of the press.
+
 A press of our formula is compared with it: what differs is the recent token, LagKV's newest partitions, and Leverage's
 keys, which kvpress takes before their rotation. A press without one is compared with ours by name: "echo", and
 "echo-layers", which gives layers budgets of their own. The presses with Ada in their name and KVzip give heads budgets
@@ -40,13 +43,15 @@ from minikv.eviction.policies.echo import Echo, EchoLayers
 from minikv.eviction.policies.expected import ExpectedAttention
 from minikv.eviction.policies.from_keys import CUR, LagKV, Leverage
 from minikv.eviction.policies.literature import TOVA, KeyDiff, Knorm, Random, SnapKV, StreamingLLM
-from minikv.eviction.policies.policy import Policy
+from minikv.eviction.policies.policy import Needs, Policy, View
+from minikv.eviction.policies.select import rank
 from minikv.eviction.study.curves import Setting, evicting_with
 from minikv.eviction.study.suite import Score, answer, scored
 from minikv.models import load
 from tools.environments import Environment
 from tools.kvpress import FOLDER
 
+TIE = 1e-5  # of a score: the two sides add up products in another order
 LOWER = 5.0  # points that recall may lie below a press of the same formula
 MORE = 1.2  # prefills that one with a policy may take
 SEED = 1_000
@@ -55,12 +60,22 @@ THREADS = 1
 
 @dataclass(frozen=True)
 class Press:
-    """A press of kvpress, and the policy of the same formula, where there is one, with the ``sinks`` of the press."""
+    """A press of kvpress, and the policy of the same formula, where there is one, with the ``sinks`` of the press.
+
+    ``differs``: its formula is ours but for what the module says.
+    """
 
     name: str
     press: dict[str, Any]
     policy: Policy | None = None
     sinks: int = 0
+    differs: bool = False
+
+    @property
+    def chooses(self) -> bool:
+        """Whether both choose by keys, values and places alone."""
+        policy = self.policy
+        return policy is not None and not policy.needs & Needs.ATTENTION and not isinstance(policy, Random)
 
 
 def around(press: str, inner: str = "KeyDiffPress") -> dict[str, Any]:
@@ -78,8 +93,8 @@ PRESSES = (
         SnapKV(queries=4, kernel=3),
     ),
     Press("TOVA", {"press": "TOVAPress"}, TOVA()),
-    Press("Leverage", {"press": "LeverageScorePress"}, Leverage()),
-    Press("LagKV", {"press": "LagKVPress", "options": {"lag_size": 16}}, LagKV(16), 4),
+    Press("Leverage", {"press": "LeverageScorePress"}, Leverage(), differs=True),
+    Press("LagKV", {"press": "LagKVPress", "options": {"lag_size": 16}}, LagKV(16), 4, True),
     Press("CUR", {"press": "CURPress", "options": {"use_local_approximation": False}}, CUR(), 4),
     Press("ExpectedAttention", {"press": "ExpectedAttentionPress"}, ExpectedAttention(), 4),
     Press("CriticalKV(KeyDiff)", around("CriticalKVPress")),
@@ -119,6 +134,8 @@ def rows(python: Path, scale: Scale) -> Iterator[Row]:
             job["prefills"] = prefill_job(timed, scale if last else replace(scale, rounds=0), Path(scratch))
             found = ask(python, job, Path(scratch))
             theirs = scores(found["answers"], job["answers"]["presses"], cases)
+            equal = [*choice_rows(setting, found["answers"], job["answers"]["presses"], scale.presses)]
+        yield from equal
         yield from recall_rows(model, setting, cases, theirs, found, scale.presses)
     yield from prefill_rows(timed, found["prefills"], scale)
 
@@ -129,7 +146,9 @@ def answer_job(
     folder = scratch / "tiny"
     model.save_pretrained(folder)
     asked = [
-        press.press | {"kept": setting.capacity, "file": str(scratch / f"{number}.npy")}
+        press.press
+        | {"kept": setting.capacity, "file": str(scratch / f"{number}.npy")}
+        | ({"choices": str(scratch / f"{number}.npz")} if press.chooses else {})
         for number, press in enumerate(presses)
     ]
     tokens = [case.tokens.tolist() for case in cases]
@@ -175,6 +194,29 @@ def scores(
         None if "why" in told else sum(scored(torch.from_numpy(np.load(press["file"])), cases), Score(0, 0))
         for told, press in zip(found, asked, strict=True)
     ]
+
+
+def choice_rows(
+    setting: Setting, found: list[dict[str, Any]], asked: list[dict[str, Any]], presses: Sequence[Press]
+) -> Iterator[Row]:
+    """The share of the places that the press keeps, and that our formula keeps of the same keys and values.
+
+    Where scores are equal but for rounding, as the lengths of a word's keys are, either place is as good.
+    """
+    for told, job, press in zip(found, asked, presses, strict=True):
+        if "why" in told or press.policy is None or not press.chooses:
+            continue
+        with np.load(job["choices"]) as kept:
+            keys, values, theirs = (torch.from_numpy(kept[name]) for name in ("keys", "values", "kept"))
+        valid = torch.ones(len(keys), keys.shape[2], dtype=torch.bool)
+        places = torch.arange(keys.shape[2]).expand(keys.shape[:3])
+        score = press.policy.score(View(keys, values, torch.zeros(keys.shape[:3]), None, places, valid))
+        ranked = rank(score, places, n_sink=press.sinks, n_recent=0, scope="head")
+        least = ranked.topk(theirs.shape[2]).values[..., -1:]
+        same = (ranked.gather(-1, theirs) >= least - TIE * least.abs()).float().mean().item()
+        claim = f"tiny-gqa, {100 * setting.kept:g} % kept: {press.name}, places kept of the same K and V"
+        goal = "told: other formulas" if press.differs else "all"
+        yield Row(claim, 100 * same, 100.0, f"kvpress, {press.name}", "%", goal, press.differs or same == 1)
 
 
 def recall_rows(

@@ -1,16 +1,26 @@
-"""Python environments beside ``.venv``, for versions that are not the ones of constraints.txt."""
+"""Python environments beside ``.venv``, for versions that are not the ones of constraints.txt.
 
+A ``Peer`` is one with another project in it, which minikv is measured beside.
+"""
+
+import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 READY = ".ready"  # in the environment's folder: the digest of what went into it
+INDEX = "PIP_EXTRA_INDEX_URL"
+TORCH = "torch==2.13.0+cpu"  # the Python package index does not have it
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "1"]
 
 
 @dataclass(frozen=True)
@@ -91,3 +101,69 @@ class Environment:
             path = ROOT / argument
             told.append(path.read_text(encoding="utf-8") if path.is_file() else argument)
         return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``name``, a release of another project: the ``installs`` that make its environment, without ``unwanted`` ones.
+
+    ``size``: in words, what it takes. ``needed_gib`` of the disk are free before anything is downloaded, and pip finds
+    all of it. ``lacks`` says as a sentence what else an environment of it lacks here, None: nothing.
+    """
+
+    module: str
+    name: str
+    folder: Path
+    installs: list[list[str]]
+    size: str
+    needed_gib: float
+    unwanted: Sequence[str] = ()
+    lacks: Callable[[Environment], str | None] = lambda environment: None
+
+    def main(self, arguments: list[str] | None, summary: str) -> int:
+        """Make it once, as ``python -m`` its module with the line of help ``summary``; 1 where it cannot be made."""
+        parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=summary)
+        parser.add_argument("--python", default=sys.executable, help="an interpreter: python3.12 or its path")
+        environment = Environment(self.folder, parser.parse_args(arguments).python)
+        try:
+            if environment.is_made(self.installs, self.unwanted):
+                return 0
+            if (why := self.lacks(environment) or self.no_room() or self.unreachable()) is not None:
+                print(why, file=sys.stderr)
+                return 1
+            print(f"Building {self.folder.name} with {self.name}, this once: {self.size}.", flush=True)
+            begin = time.perf_counter()
+            environment.make(self.installs, self.unwanted)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{self.folder.name} could not be made: {error}", file=sys.stderr)
+            return 1
+        print(f"{self.folder.name} made in {time.perf_counter() - begin:.0f} s", flush=True)
+        return 0
+
+    def no_room(self) -> str | None:
+        """The room that the disk lacks, as a sentence."""
+        free = shutil.disk_usage(self.folder.parent).free / 2**30
+        if free >= self.needed_gib:
+            return None
+        return (
+            f"{self.folder.name} needs {self.needed_gib:.1f} GiB while it is made, "
+            f"and the disk of {self.folder.parent} has {free:.1f} GiB free."
+        )
+
+    def unreachable(self) -> str | None:
+        """Why pip lacks it or torch; None where it finds both, then with the index of torch's builds if need be."""
+        names = [name for install in self.installs for name in install]
+        command = [*PIP, "install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", *names]
+        variables = Environment.variables()
+        for index in ({}, {INDEX: " ".join(filter(None, [variables.get(INDEX), TORCH_INDEX]))}):
+            found = subprocess.run(
+                command, env=variables | index, check=False, capture_output=True, text=True
+            )
+            if found.returncode == 0:
+                os.environ |= index
+                return None
+        last = found.stderr.strip().splitlines()[-1:]
+        return (
+            f"{self.name} needs the Python package index and {TORCH_INDEX} (or wheels of both that pip finds), "
+            f"and pip says: {' '.join(last)}"
+        )

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import kvpress_peer
 from benchmarks.kvpress_peer import PRESSES, Press, Scale, refusal, rows
-from minikv.eviction import ExpectedAttention, StreamingLLM
+from minikv.eviction import ExpectedAttention, Knorm, StreamingLLM
 
 RECENT = {"press": "RecentPress", "options": {"more": 0}}
 SCALE = Scale(
@@ -20,6 +20,7 @@ SCALE = Scale(
     1,
     (
         Press("recent", RECENT, StreamingLLM()),
+        Press("other", RECENT, Knorm(), differs=True),
         Press("around it", {"press": "AroundPress", "around": RECENT}),
         Press("refused", {"press": "RefusedPress"}),
     ),
@@ -34,8 +35,11 @@ class RecentPress:
 
     def cut(self, module, given, options, output):
         layer = options["past_key_values"].layers[module.layer_idx]
-        kept = int(layer.keys.shape[2] * self.share)
-        layer.keys, layer.values = layer.keys[:, :, -kept:], layer.values[:, :, -kept:]
+        layer.keys, layer.values = self.compress(module, None, layer.keys, layer.values, None, options)
+
+    def compress(self, module, hidden_states, keys, values, attentions, kwargs):
+        kept = int(keys.shape[2] * self.share)
+        return keys[:, :, -kept:], values[:, :, -kept:]
 
     @contextmanager
     def __call__(self, model):
@@ -94,10 +98,27 @@ def test_the_same_formula_has_the_same_recall_and_each_row_says_beside_what(told
     assert not any("refused" in row.claim for row in found)
 
 
+def test_the_same_keys_and_values_are_given_to_both_and_the_places_compared(told):
+    found, _ = told
+    chosen = {row.claim: row for row in found if "same K and V" in row.claim}
+    same, other = (
+        chosen[f"tiny-gqa, 25 % kept: {name}, places kept of the same K and V"]
+        for name in ("recent", "other")
+    )
+    assert len(chosen) == 2
+    assert (same.ours, same.goal, same.holds) == (100, "all", True)
+    assert 0 < other.ours < 100
+    assert other.holds
+    by_name = {press.name: press.chooses for press in PRESSES}
+    assert by_name["KeyDiff"]
+    assert not by_name["SnapKV"]
+    assert not by_name["KVzip"]
+
+
 def test_a_prefill_is_timed_on_both_sides(told):
     found, _ = told
     timed = {row.claim: row for row in found if row.unit == "prefills"}
-    assert set(timed) == {f"4 layers x 512, a prefill of 64: {name}" for name in ("recent", "echo")}
+    assert set(timed) == {f"4 layers x 512, a prefill of 64: {name}" for name in ("recent", "other", "echo")}
     assert all(row.ours > 0 and row.peer > 0 for row in timed.values())
     assert all(row.holds == (row.ours <= kvpress_peer.MORE) for row in timed.values())
 
