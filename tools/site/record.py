@@ -7,6 +7,8 @@ is taken to its end, a monitor looks after each step of an engine instead of fiv
 controls each combination of ``AXES`` is asked. ``recorded/<lang>/<lesson>_<cell>.json`` holds what the widget's script
 reads in its first line and a state in each further one, as what has changed in it. A recording is made anew where the
 cell has changed, where its lesson is named, or all are; ``--check`` only says which ones are not of their cells.
+
+``recorded/model.json`` is the run that the model's page shows before the reader loads the model.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from itertools import product
 from typing import Any
 from unittest.mock import patch
 
+from minikv import install_kv_eviction
 from minikv.course.motion.widget import Motion
 from minikv.course.widgets import BlocksWidget, EngineWidget
 from minikv.course.widgets.engine_drawing import FIGURES
@@ -26,8 +29,10 @@ from minikv.course.widgets.monitor import Monitor
 from minikv.course.widgets.ticker import Ticker
 from minikv.engine.serve.llm_engine import LLMEngine
 from minikv.i18n import LANGUAGES
+from minikv.models import load
 from tools.notebooks.course import Target, open_course
 from tools.project import ROOT
+from tools.site.model import ANSWER, EXAMPLE, MODEL_RUN, ONE_RUN
 from tools.site.widgets import (
     FOLDER,
     RECORDED,
@@ -93,6 +98,25 @@ def changes(old: Any, new: Any) -> Any:
             if both[0] != both[1]
         }
     return [new]
+
+
+def model_run() -> dict[str, Any]:
+    """Run the first text of the model's page: its tokens, what it answers, and what ``ONE_RUN`` keeps of the prompt."""
+    tiny, tokenizer = load("tiny-gqa", dtype="fp32")
+    prompt = tokenizer(EXAMPLE, return_tensors="pt")
+    length = prompt["input_ids"].shape[1]
+
+    def written(count: int, **options: Any) -> str:
+        tokens = tiny.generate(**prompt, max_new_tokens=count, do_sample=False, **options)
+        return str(tokenizer.decode(tokens[0, length:]))
+
+    with install_kv_eviction(tiny, **ONE_RUN) as handle:
+        cache = handle.new_cache()
+        written(1, past_key_values=cache)  # the prompt's forward alone
+        kept = [layer.positions[0, 0].tolist() for layer in cache.layers]
+        answer = written(ANSWER, past_key_values=handle.new_cache())
+    tokens = tokenizer.convert_ids_to_tokens(prompt["input_ids"][0].tolist())
+    return {"tokens": tokens, "kept": kept, "full": written(ANSWER), "written": answer}
 
 
 def cells_of(number: str, lang: str) -> Sequence[Mapping[str, Any]]:
@@ -208,6 +232,8 @@ def main(arguments: list[str] | None = None, say: Callable[[str], None] = print)
     parser.add_argument("--all", action="store_true", help="also those whose cells are the same")
     options = parser.parse_args(arguments)
     old = 0
+    if not (options.check or options.lessons):
+        MODEL_RUN.write_text(json.dumps(model_run()) + "\n", encoding="utf-8")
     for number, key in RECORDED:
         if options.lessons and number not in options.lessons:
             continue

@@ -11,11 +11,16 @@ import pytest
 import torch
 
 from minikv import install_kv_eviction
+from minikv.i18n import LANGUAGES
 from minikv.models import load
 from minikv.models.recall import SPECIALS, WORDS
 from tests.longer import parameter
 from tools.project import ROOT
-from tools.site.model import POLICIES
+from tools.site.frame import filled
+from tools.site.model import MODEL_RUN, POLICIES, values
+from tools.site.pages import Page
+from tools.site.record import model_run
+from tools.site.words import words
 
 NODE = shutil.which("node")
 FOLDER = ROOT / "minikv" / "models" / "data" / "tiny-gqa"
@@ -29,10 +34,10 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no node here")
 def texts(count: int, *, repeats: bool) -> list[str]:
     """Words of the model's vocabulary; without ``repeats`` no word twice, since keys of one word are equally long."""
     rng = random.Random(0)
-    words = WORDS[len(SPECIALS) :]
+    known = WORDS[len(SPECIALS) :]
     lengths = [rng.randint(6, 40) for _ in range(count)]
     return [
-        " ".join(rng.choices(words, k=length) if repeats else rng.sample(words, length)) for length in lengths
+        " ".join(rng.choices(known, k=length) if repeats else rng.sample(known, length)) for length in lengths
     ]
 
 
@@ -93,3 +98,22 @@ def test_logits_and_token_ids_are_those_of_torch():
         with torch.no_grad():
             expected = model(torch.tensor([ids])).logits[0, -1]
         assert torch.allclose(torch.tensor(logits), expected, atol=1e-4)
+
+
+def test_the_run_that_the_page_begins_with_is_today_s():
+    assert json.loads(MODEL_RUN.read_text(encoding="utf-8")) == model_run()
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_page_draws_that_run_before_anything_is_loaded(lang):
+    told = values(words(lang))
+    run = model_run()
+    for (before, after), kept in zip(told["layers"], run["kept"], strict=True):
+        slots = [slot for page in before for slot in page]
+        assert [word for _, word in slots if word] == run["tokens"]
+        assert [at for at, (kind, _) in enumerate(slots) if kind == "new"] == sorted(kept)
+        assert [word for page in after for _, word in page if word] == [run["tokens"][at] for at in kept]
+    html = filled("model.html", Page("model", lang, f"{lang}/model.html"), **told)
+    assert html.count("<li ") == 2 * (5 + 2)
+    assert run["written"] != run["full"]
+    assert run["written"] in html.partition('class="example"')[2]

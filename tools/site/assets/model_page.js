@@ -112,6 +112,7 @@ part(".start").addEventListener("click", async () => {
   }
   part(".start").parentElement.hidden = true;
   part(".run").hidden = false;
+  part(".example").remove();
   part(".vocabulary").textContent = tokenizer.words.slice(3).join(" ");
   run();
   place.dataset.ready = "true";
