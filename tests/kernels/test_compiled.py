@@ -149,6 +149,10 @@ def test_keys_are_copied_16_bytes_at_a_time_in_the_background(compiled):
     rows = compiled["attention"]
     able = [row for row in rows if row["capability"] >= 80 and row["num_stages"] > 1]
     assert [row for row in able if not row["async_copies"]] == []
+    for row in able:
+        # Of V in one byte 8: the operand that it is converted to has rows of 8 elements (docs/internal/kernels.md).
+        of_v = 2 * row["async_copies"] if "stored" in row["case"] and "queries" not in row["case"] else 0
+        assert row["copies_8"] == of_v, row
     assert [row for row in rows if row["narrow_loads"] and row["capability"] >= 80] == []
 
 
