@@ -350,7 +350,8 @@ def build_cache(
 
 def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
     """Return the expected bytes of the CUDA graphs of decode steps; 0 where there will be none."""
-    if config.enforce_eager or config.reads == "gather" or spec.tp > 1 or longest is None:
+    eager = config.enforce_eager or config.reads == "gather" or spec.tp > 1 or spec.constant_state_bytes
+    if eager or longest is None:
         return 0
     width = -(-longest // config.block_size)
     try:
@@ -396,7 +397,6 @@ def refuse_beside_states(
         "eviction": eviction,
         "cpu_kv_bytes": host_blocks,
         'cache="linear"': config.cache == "linear",
-        'reads="paged"': config.reads == "paged",
         "tp": spec.tp > 1,
     }
     for what, is_asked in asked.items():

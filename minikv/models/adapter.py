@@ -21,7 +21,7 @@ from minikv.models.attention import ATTENTION, passes_on, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
 from minikv.models.measured import cache_keyword, carries_states, measure, state_shapes
 from minikv.models.sharding import check_shard, ranks_of
-from minikv.models.trial import blocks_needed, hold_against_own
+from minikv.models.trial import blocks_needed, hold_against_own, hold_together
 from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
@@ -48,6 +48,7 @@ class Adapter:
     ``reads`` is "paged" (attention reads the blocks in place, all sequences in one forward) or "gather" (a copy of each
     sequence's history, one forward a sequence). ``position_limit``: positions from there on are refused (None: no
     limit). ``states`` are the slots of a model with layers that keep a state; a batch names the slot of each sequence.
+    Of such a model "paged" computes every sequence that goes on by one token in one forward, and any other in its own.
     """
 
     model: Any
@@ -57,6 +58,7 @@ class Adapter:
     _accepts: frozenset[str]
     states: StateSlots | None = None
     _carries: bool = True
+    _keyword: str = "past_key_values"
 
     @torch.no_grad()
     def forward(self, input_ids: Any, batch: Batch) -> Tensor:
@@ -79,7 +81,13 @@ class Adapter:
             expected = f"[{batch.num_tokens}]"
             raise ArgumentError("cache_shape", what="input_ids", shape=list(ids.shape), expected=expected)
         ids = ids.to(self.cache.device)
-        return self._gather(ids, batch) if self.reads == "gather" else self._paged(ids, batch)
+        if self.reads == "gather":
+            return self._gather(ids, batch)
+        if self.states is not None:
+            return self._beside_states(ids, batch, self.states)
+        from minikv.models.hf_cache import PagedCache
+
+        return self._paged(ids, batch, PagedCache(batch))
 
     def unbind(self) -> None:
         """Give the model its own attention back, once no other cache is bound to it."""
@@ -89,24 +97,57 @@ class Adapter:
             if not bound.adapters:
                 self.model.set_attn_implementation(bound.own)
 
-    def _paged(self, ids: Tensor, batch: Batch) -> Tensor:
-        from minikv.models.hf_cache import PagedCache
-
+    def _paged(self, ids: Tensor, batch: Batch, held: Any, across: bool = False) -> Tensor:
+        """Compute the batch in one row [1, T], or ``across``: B rows of a token, as layers with states want decodes."""
+        shape = (-1, 1) if across else (1, -1)
+        keeps = "logits_to_keep" in self._accepts and not across
         out = self.model(
-            input_ids=ids.unsqueeze(0),
-            position_ids=batch.positions.unsqueeze(0),
-            past_key_values=PagedCache(batch),
+            input_ids=ids.view(shape),
+            position_ids=batch.positions.view(shape),
             use_cache=True,
             batch=batch,
-            **({"logits_to_keep": batch.last} if "logits_to_keep" in self._accepts else {}),
+            **{self._keyword: held},
+            **({"logits_to_keep": batch.last} if keeps else {}),
         )
-        return out.logits[0] if "logits_to_keep" in self._accepts else out.logits[0, batch.last]
+        logits = out.logits[:, 0] if across else out.logits[0]
+        return logits if keeps else logits[batch.last]
+
+    def _beside_states(self, ids: Tensor, batch: Batch, states: StateSlots) -> Tensor:
+        from minikv.models.hf_cache import PagedCache
+        from minikv.models.state_cache import LentStates
+
+        wanted, logits, found = set(batch.last.tolist()), [], []
+        for pieces, begun in self._together(batch):
+            part = batch.part(pieces)
+            held, slots = PagedCache(part), part.state_slots or ()
+            lent = LentStates(states, slots, len(self.cache.spec.layers), begun=begun)
+            held.layers = lent.layers
+            rows = [row for _, first, end in pieces for row in range(first, end)]
+            logits.append(self._paged(ids[rows], part, held, across=len(pieces) > 1))
+            lent.put_back()
+            found += [row for row in rows if row in wanted]
+        order = sorted(range(len(found)), key=found.__getitem__)
+        return torch.cat(logits)[order]
+
+    def _together(self, batch: Batch) -> Iterator[tuple[list[tuple[int, int, int]], bool]]:
+        """Yield the pieces of each forward, and whether they go on from states.
+
+        Pieces of one token that do so are together: the next of every sequence. Any other is alone.
+        """
+        starts, lengths = batch.query_starts.tolist(), batch.lengths[0].tolist()
+        single: dict[int, list[tuple[int, int, int]]] = {}
+        for row, first, end in self._forwards(batch, starts, lengths):
+            begun = lengths[row] > starts[row + 1] - first
+            if begun and end - first == 1:
+                single.setdefault(first - starts[row], []).append((row, first, end))
+            else:
+                yield [(row, first, end)], begun
+        yield from ((pieces, True) for pieces in single.values())
 
     def _gather(self, ids: Tensor, batch: Batch) -> Tensor:
         from minikv.models.hf_cache import GatheredCache
-        from minikv.models.state_cache import StateCache
+        from minikv.models.state_cache import LentStates
 
-        keyword = cache_keyword(self.model)
         starts, wanted = batch.query_starts.tolist(), batch.last.tolist()
         lengths = [values.tolist() for values in batch.lengths]
         logits = []
@@ -114,14 +155,15 @@ class Adapter:
             after = starts[row + 1] - end  # tokens of the sequence in a later forward
             held = GatheredCache(batch, row, start, end, tuple(values[row] - after for values in lengths))
             if self.states is not None and batch.state_slots is not None:
-                held = StateCache(held, self.states, batch.state_slots[row])
+                slot, begun = batch.state_slots[row : row + 1], held.get_seq_length() > 0
+                held.layers = LentStates(self.states, slot, len(self.cache.spec.layers), begun=begun).layers
             keep = bisect_left(wanted, end) - bisect_left(wanted, start)
             options: dict[str, Any] = {
                 "position_ids": batch.positions[None, start:end],
                 "logits_to_keep": max(1, keep),
             }
             options = {name: value for name, value in options.items() if name in self._accepts}
-            options[keyword] = held
+            options[self._keyword] = held
             out = self.model(input_ids=ids[None, start:end], use_cache=True, **options)
             if keep:
                 logits.append(out.logits[0, -keep:])
@@ -151,7 +193,7 @@ def bind_model(
     latents or the projection of these are quantized. One token is run through the model to find out.
 
     ``states`` hold what layers without K and V keep of a sequence (``state_shapes``). A model with such layers needs
-    them, and reads copies.
+    them; it reads the blocks in place if its trial shows that its code takes the states of several sequences at once.
 
     A model of an architecture that is on no list is measured (``measure``), and held against its own forward.
 
@@ -175,22 +217,22 @@ def bind_model(
     if ranks_of(model) > 1:
         check_shard(model, cache.spec)
     why = _why_gather(model, cache, measured)
-    if why is None and measured and reads != "gather":
-        why = _why_not_on_trial(model, own)
+    if why is None and (measured or states is not None) and reads != "gather":
+        why = _why_not_on_trial(model, own, measured)
     if why is not None and reads == "paged":
         raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
     how = "gather" if why is not None or reads == "gather" else "paged"
     if how == "paged":
         check_readable("kv_dtype", cache.codec.dtype, device)
     elif measured:
-        _trial(model, own, how)
+        _trial(model, own, how, measured)
     return _bind(model, cache, how, states)
 
 
 def _bind(model: Any, cache: Pages, how: str, states: StateSlots | None) -> Adapter:
     accepts = frozenset(inspect.signature(model.forward).parameters)
     limit, carries = _position_limit(model, cache), states is None or carries_states(model)
-    adapter = Adapter(model, cache, how, limit, accepts, states, carries)
+    adapter = Adapter(model, cache, how, limit, accepts, states, carries, cache_keyword(model))
     if how == "paged":
         own = model.config._attn_implementation
         if own != ATTENTION or not hasattr(model, _BOUND):
@@ -213,8 +255,11 @@ def own_attention(model: Any) -> Iterator[None]:
         model.set_attn_implementation(ATTENTION)
 
 
-def _trial(model: Any, own: CacheSpec, how: str) -> None:
-    """Hold ``model`` on blocks in its own dtype against its own forward. Raises ``ConfigError`` if they differ."""
+def _trial(model: Any, own: CacheSpec, how: str, measured: bool) -> None:
+    """Hold ``model`` on blocks in its own dtype against its own forward, or a known one with states against itself.
+
+    Raises ``ConfigError`` if they differ.
+    """
     spec = measure(model, kv_dtype=kv_dtype_of(model) or own.kv_dtype)
     device = model.get_input_embeddings().weight.device
     states = StateSlots(state_shapes(model), 2, device) if spec.constant_state_bytes else None
@@ -226,17 +271,20 @@ def _trial(model: Any, own: CacheSpec, how: str) -> None:
         cache = StatePages(spec, 2, None, device)
     adapter = _bind(model, cache, how, states)
     try:
-        hold_against_own(model, cache, adapter.forward, None if states is None else (1, 0))
+        if measured or states is None:
+            hold_against_own(model, cache, adapter.forward, None if states is None else (1, 0))
+        else:
+            hold_together(cache, adapter.forward, (1, 0))
     finally:
         adapter.unbind()
         del adapter
         cache.close()
 
 
-def _why_not_on_trial(model: Any, own: CacheSpec) -> str | None:
-    """Return "trial" if the model, reading blocks in place, differs from its own forward; None: it does not."""
+def _why_not_on_trial(model: Any, own: CacheSpec, measured: bool) -> str | None:
+    """Return "trial" if the model, reading blocks in place, does not pass its trial; None: it does."""
     try:
-        _trial(model, own, "paged")
+        _trial(model, own, "paged", measured)
     except ConfigError as error:
         if error.code == "measured_own_cache":
             raise
@@ -278,8 +326,6 @@ def _check_states(model: Any, own: CacheSpec, cache: Pages, states: StateSlots |
 
 def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
     """Return why this model cannot read the blocks in place, in one word; None: it can."""
-    if cache.spec.constant_state_bytes:
-        return "states"
     if any(layer.index_bytes for layer in cache.spec.layers):
         return "indexer"
     if not type(model)._can_set_attn_implementation():

@@ -115,6 +115,8 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attend with the queries [1, Hq, T, Dk] of ``batch`` over its blocks: ([1, T, Hq, Dv], None).
 
+    The queries of a decode of B sequences may also come as [B, Hq, 1, Dk]: ([B, 1, Hq, Dv], None).
+
     ``softcap`` caps the logits (Gemma 2), ``s_aux`` [Hq] are sink logits (gpt-oss). Raises ``ArgumentError`` without a
     batch, for a mask (the batch says which tokens a query sees), and if a layer's window is not that of its cache.
     """
@@ -122,6 +124,9 @@ def attend(
         raise ArgumentError("models_no_batch", name=ATTENTION)
     if attention_mask is not None:
         raise ArgumentError("models_mask", name=ATTENTION)
+    across = int(len(query) > 1)  # the dimension of a result that was 1
+    if across:
+        query = query.transpose(0, 2)
     index = module.layer_idx
     cache = batch.cache
     window = sees(cache.spec, cache.kv_cache_groups[cache.layer(index).kv_cache_group].layer)
@@ -129,7 +134,7 @@ def attend(
         raise ArgumentError("models_window", layer=index, model=sliding_window, cache=window)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if cache.spec.layers[index].kind == "latent":
-        return _latent(module, query, batch, scale, window).unsqueeze(0), None
+        return _latent(module, query, batch, scale, window).unsqueeze(across), None
     rows, kv, starts = query[0].transpose(0, 1), batch.kv(index), batch.query_starts
     kernels = operations(query.device)
     options: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": s_aux}
@@ -147,7 +152,7 @@ def attend(
             _tell_sums(batch, index, found.lse, sums, query.shape[1] // kv.k.shape[2])
     if observer is not None and observer.asks:
         observer.ask(index, Asked(rows, kv, scale, softcap, s_aux))
-    return found.out.unsqueeze(0), None
+    return found.out.unsqueeze(across), None
 
 
 def _tell_scores(batch: Batch, layer: int, scores: Tensor | None, query_heads: int) -> None:

@@ -8,7 +8,8 @@ All sequences are packed one after the other, so prompts, chunks of prompts and 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,39 @@ class Batch:
             max_queries=int(queries.max()),
             max_position=int(where.max()),
             counts=(queries.tolist(), counts.max(axis=0).tolist()),
+        )
+
+    def part(self, pieces: Sequence[tuple[int, int, int]]) -> "Batch":
+        """The forward of ``pieces`` alone: (sequence, first row, end), at most one of a sequence.
+
+        The rows of a sequence before its piece are in the cache; those behind it do not count yet.
+        """
+        starts, wanted = self.query_starts.tolist(), self.last.tolist()
+        if [(first, end) for _, first, end in pieces] == list(pairwise(starts)):
+            return self
+        numbers = [row for row, _, _ in pieces]
+        rows = [row for _, first, end in pieces for row in range(first, end)]
+        counts = [end - first for _, first, end in pieces]
+        places = {row: place for place, row in enumerate(rows)}
+
+        def on_device(values: list[int], like: Tensor) -> Tensor:
+            return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+        chosen, tokens = on_device(numbers, self.last), on_device(rows, self.last)
+        later = on_device([starts[row + 1] - end for row, _, end in pieces], self.query_starts)
+        slots = self.state_slots
+        return replace(
+            self,
+            positions=self.positions[tokens],
+            slots=tuple(each[tokens] for each in self.slots),
+            block_tables=tuple(each[chosen] for each in self.block_tables),
+            lengths=tuple(each[chosen] - later for each in self.lengths),
+            query_starts=on_device([0, *accumulate(counts)], self.query_starts),
+            last=on_device([places[row] for row in wanted if row in places], self.last),
+            max_queries=max(counts),
+            counts=None,
+            state_slots=None if slots is None else tuple(slots[row] for row in numbers),
+            memos={},
         )
 
     def kv(self, layer: int) -> PagedKV:

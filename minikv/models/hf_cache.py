@@ -28,7 +28,10 @@ class PagedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
     ) -> tuple[Tensor, Tensor]:
-        """Store ``key_states`` [1, kv_heads, T, k_dim] and ``value_states`` [..., v_dim] in the slots of the batch."""
+        """Store ``key_states`` [1, kv_heads, T, k_dim] and ``value_states`` [..., v_dim] in the slots of the batch.
+
+        A decode of B sequences may also come as [B, kv_heads, 1, k_dim].
+        """
         layer = self.batch.cache.layer(layer_idx)
         _store(layer, key_states, value_states, self.batch.slots[layer.kv_cache_group])
         return key_states, value_states
@@ -120,8 +123,9 @@ class GatheredCache(Cache):
 
     @property
     def is_linear(self) -> list[bool]:
-        """A paged cache has no layer with a recurrent state."""
-        return [False] * len(self.batch.cache.spec.layers)
+        """For each layer whether it keeps a state and no K and V."""
+        layers = self.batch.cache.spec.layers
+        return [bool(layer.state_bytes) and not layer.token_bytes for layer in layers]
 
     @property
     def is_dummy(self) -> list[bool]:
@@ -154,10 +158,12 @@ class _IndexLayer:
 
 
 def _store(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:
-    """Store K and V [1, heads, T, dim] in their slots. Raises ``ArgumentError`` for another shape.
+    """Store K and V [1, heads, T, dim], or [T, heads, 1, dim], in their slots. Raises ``ArgumentError`` for others.
 
     The model's own code makes them, so they are checked in every mode: a single head would silently be stored for all.
     """
+    if len(k) > 1:
+        k, v = k.transpose(0, 2), v.transpose(0, 2)
     for what, new, cache in (("key", k, layer.k), ("value", v, layer.v)):
         shape = (1, cache.shape[2], len(slots), cache.shape[3])
         if new.shape != shape:

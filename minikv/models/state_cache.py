@@ -1,38 +1,44 @@
-"""StateCache: the cache object of a forward of one sequence, for a model with layers that keep a state. Lesson 11a.
+"""LentStates: the states of the sequences of one forward, as layers of transformers' ``Cache``. Lesson 11a.
 
-Layers with K and V get the sequence's history, as of ``GatheredCache``. Of a layer with a state, transformers' own
-``LinearAttentionLayer`` does the work, on views of the sequence's slot: it writes every new state over the old one.
+Of a layer with a state, transformers' own ``LinearAttentionLayer`` does the work, and writes every new state over the
+old one: of one sequence on views of its slot, of several on copies, which then go back to their slots.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
-from minikv.cache.states import StateSlots
-from minikv.models.hf_cache import GatheredCache
+from minikv.cache.states import StateShape, StateSlots
 
 
-class StateCache(GatheredCache):
-    """``held`` beside the states of ``slots`` in ``slot``; a sequence without a token before this forward has none."""
+class LentStates:
+    """The states in ``rows`` of ``slots``; sequences without a token before this forward (not ``begun``) have none.
 
-    def __init__(self, held: GatheredCache, slots: StateSlots, slot: int):
-        super().__init__(held.batch, held.row, held.start, held.end, held.lengths)
-        begun = self.get_seq_length() > 0
+    ``layers`` are those of a ``Cache`` of ``num_layers``: its methods for states look for them there, and never ask for
+    a layer without a state.
+    """
+
+    def __init__(self, slots: StateSlots, rows: Sequence[int], num_layers: int, *, begun: bool):
+        self._slots, self._rows = slots, list(rows)
         numbers: dict[int, int] = {}
         for shape in slots.shapes:
             numbers[shape.layer] = max(numbers.get(shape.layer, 1), shape.index + 1)
-        # The methods of ``Cache`` for states look for them here; layers without a state are never asked.
-        count = len(held.batch.cache.spec.layers)
-        self.layers = [
-            _state_layer(numbers[layer], begun) if layer in numbers else None for layer in range(count)
+        self.layers: list[Any] = [
+            _state_layer(numbers[layer], begun) if layer in numbers else None for layer in range(num_layers)
         ]
         for shape in slots.shapes:
-            _lend(self.layers[shape.layer], shape.name, shape.index, slots.tensor(shape)[slot : slot + 1])
+            held = slots.tensor(shape)
+            one = slice(self._rows[0], self._rows[0] + 1)
+            _lend(self.layers[shape.layer], shape, held[one] if len(self._rows) == 1 else held[self._rows])
 
-    @property
-    def is_linear(self) -> list[bool]:
-        """For each layer whether it keeps a state and no K and V."""
-        layers = zip(self.layers, self.batch.cache.spec.layers, strict=True)
-        return [held is not None and not spec.token_bytes for held, spec in layers]
+    def put_back(self) -> None:
+        """Write the states of several sequences to their slots. Those of one are there already."""
+        if len(self._rows) > 1:
+            for shape in self._slots.shapes:
+                states = getattr(self.layers[shape.layer], f"{shape.name}_states")
+                self._slots.tensor(shape)[self._rows] = states[shape.index]
 
 
 def _state_layer(number: int, begun: bool) -> LinearAttentionLayer:
@@ -41,11 +47,10 @@ def _state_layer(number: int, begun: bool) -> LinearAttentionLayer:
     return layer
 
 
-def _lend(layer: LinearAttentionLayer, name: str, index: int, view: Tensor) -> None:
-    """Give the layer ``view`` as its state, which it then changes in place."""
-    layer.device, layer.dtype = view.device, view.dtype
-    if name == "conv":
-        layer.conv_states[index], layer.is_conv_states_initialized[index] = view, True
-        layer.conv_kernel_size[index] = view.shape[-1]
-    else:
-        layer.recurrent_states[index], layer.is_recurrent_states_initialized[index] = view, True
+def _lend(layer: LinearAttentionLayer, shape: StateShape, states: Tensor) -> None:
+    """Give the layer ``states``, which it then changes in place."""
+    layer.device, layer.dtype = states.device, states.dtype
+    getattr(layer, f"{shape.name}_states")[shape.index] = states
+    getattr(layer, f"is_{shape.name}_states_initialized")[shape.index] = True
+    if shape.name == "conv":
+        layer.conv_kernel_size[shape.index] = states.shape[-1]

@@ -23,6 +23,7 @@ from minikv.models.measured import cache_keyword, carries_states
 LENGTHS = (9, 26)  # tokens of the two sequences
 CHUNK = 6  # of a prefill; the last DECODES tokens of a sequence come one by one
 DECODES = 3
+TOGETHER = (DECODES + 2, DECODES + 4)  # tokens of two known sequences, of which the decodes are compared
 LONGEST = 96  # a window below it is passed by the longer sequence
 EXACT = 1e-3  # of the logits' spread: what the order of float32 sums changes
 ROUNDING = 3  # times the difference that the model's own cache makes
@@ -42,17 +43,41 @@ def hold_against_own(
     ``state_slots``: those of the two sequences, for a model with states.
     """
     own = own_logits(model, cache)
+    _hold(cache, own.sequences, forward, state_slots, own.logits, own.allowed)
+
+
+def hold_together(cache: Pages, forward: Forward, state_slots: tuple[int, ...]) -> None:
+    """Raise ``ConfigError`` unless sequences that decode in one forward get the logits that each gets by itself.
+
+    For a known model with states: the code of its layers has to take those of several sequences at once.
+    """
+    sequences = [list(range(1, 1 + length)) for length in TOGETHER]
+    each = zip(sequences, state_slots, strict=True)
+    alone = [_on_blocks([tokens], cache, forward, (slot,))[0] for tokens, slot in each]
+    allowed = MOST_ROUNDING[2] * min(float(logits.std()) for logits in alone)
+    _hold(cache, sequences, forward, state_slots, alone, allowed)
+
+
+def _hold(
+    cache: Pages,
+    sequences: list[list[int]],
+    forward: Forward,
+    state_slots: tuple[int, ...] | None,
+    expected: list[Tensor],
+    allowed: float,
+) -> None:
+    """Raise unless ``forward`` on ``cache`` is as near as ``allowed`` to the ``expected`` logits of each sequence."""
     name = cache.spec.name
     try:
-        found = _on_blocks(own.sequences, cache, forward, state_slots)
+        found = _on_blocks(sequences, cache, forward, state_slots)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         reason = str(error) if isinstance(error, MiniKVError) else first_line(error)
         raise ConfigError("measured_trial_failed", name=name, reason=reason) from error
-    difference = max(float((mine - whole).abs().max()) for mine, whole in zip(found, own.logits, strict=True))
-    if not difference <= own.allowed:
-        raise ConfigError("measured_differs", name=name, difference=difference, allowed=own.allowed)
+    difference = max(float((mine - whole).abs().max()) for mine, whole in zip(found, expected, strict=True))
+    if not difference <= allowed:
+        raise ConfigError("measured_differs", name=name, difference=difference, allowed=allowed)
 
 
 class OwnLogits:
@@ -121,10 +146,13 @@ def _on_blocks(
     tables = np.arange(len(sequences) * width).reshape(len(sequences), width)
     ends = [chunk_ends(len(tokens)) for tokens in sequences]
     rows: list[list[Tensor]] = [[] for _ in sequences]
-    for step in range(max(map(len, ends))):
-        mine = [number for number in range(len(sequences)) if step < len(ends[number])]
-        begins = [ends[number][step - 1] if step else 0 for number in mine]
-        stops = [ends[number][step] for number in mine]
+    most = max(map(len, ends))
+    # Two steps before the longest ends: so chunks of prefills are beside decodes, and one decode is beside another.
+    first = [max(0, most - 2 - len(each)) for each in ends]
+    for step in range(most):
+        mine = [number for number in range(len(sequences)) if 0 <= step - first[number] < len(ends[number])]
+        begins = [ends[number][step - first[number] - 1] if step > first[number] else 0 for number in mine]
+        stops = [ends[number][step - first[number]] for number in mine]
         batch = Batch.build(
             cache,
             [tables[mine]] * len(cache.kv_cache_groups),

@@ -31,7 +31,9 @@ def on_cuda(**changes):
     cache = SimpleNamespace(
         device=torch.device("cuda"), num_blocks=[9], kv_cache_groups=[window], block_size=4
     )
-    return SimpleNamespace(**{"cache": cache, "reads": "paged", "position_limit": None, **changes})
+    return SimpleNamespace(
+        **{"cache": cache, "reads": "paged", "position_limit": None, "states": None, **changes}
+    )
 
 
 def test_it_says_why_nothing_is_captured():
@@ -42,6 +44,7 @@ def test_it_says_why_nothing_is_captured():
     assert capture_decodes(on_cuda(), 4, 8, enforce_eager=True) == Eager("asked")
     assert capture_decodes(on_cuda(), 4, 8, ranks=2) == Eager("ranks")
     assert capture_decodes(on_cuda(reads="gather"), 4, 8) == Eager("gather")
+    assert capture_decodes(on_cuda(states=object()), 4, 8) == Eager("states")
     endless = on_cuda()
     endless.cache.kv_cache_groups[0].layer.window = 7
     assert capture_decodes(endless, 4, None) == Eager("endless")

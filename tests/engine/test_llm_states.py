@@ -9,7 +9,9 @@ import torch
 from minikv import LLM
 from minikv.cache import PagedKVCache, StatePages
 from minikv.engine import GenerationFailedError
+from minikv.engine.ext.eviction import EvictionConfig
 from minikv.engine.ext.states import States
+from minikv.engine.factory import EngineConfig, refuse_beside_states
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError
 from minikv.models import bind_model
 from minikv.models.measured import carries_states, measure, state_shapes
@@ -26,6 +28,8 @@ ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe l
 WITHOUT_KV = ["falcon_mamba", "mamba", "mamba2"]
 # Their classes begin anew in a forward of several tokens: behind the first chunk tokens come one by one.
 ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "zamba"]
+# They attend to latents, with a bias, or in a layer without a number: to copies, so one forward a sequence.
+AS_COPIES = ["bailing_hybrid", "inkling2_text", "inkling_text", "kimi_linear", "zamba", "zamba2"]
 MODELS = [*RECURRENT, *ON_NO_LIST]
 USUAL = ["jamba", "lfm2", "mamba2", "qwen3_next"]
 
@@ -67,6 +71,7 @@ def test_a_recurrent_model_gives_what_generate_gives(model_type):
     mine = of(model_type)
     assert (model_type in ON_NO_LIST) == (model_type not in ARCHITECTURES)
     with make(mine.model, num_blocks=16, max_batched_tokens=24, max_model_len=64) as llm:
+        assert llm.adapter.reads == ("gather" if model_type in AS_COPIES else "paged")
         poisoned(llm)
         for number, prompt in enumerate(mine.prompts):
             llm.add_request(prompt, greedy(12, n=1 + (number % 5 == 0)), request_id=number)
@@ -90,6 +95,59 @@ def test_a_recurrent_model_gives_what_generate_gives(model_type):
     assert bool(preempted) == (
         model_type not in WITHOUT_KV
     )  # a sequence without K and V takes nothing but its seat
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options", "shape"),
+    [
+        ("lfm2", {}, (5, 1)),
+        ("falcon_mamba", {}, (5, 1)),
+        ("lfm2", {"reads": "gather"}, (1, 1)),
+    ],
+)
+def test_a_step_of_decodes_is_one_forward_in_place_and_one_a_sequence_on_copies(model_type, options, shape):
+    mine, shapes = of(model_type), []
+    with make(mine.model, saved_states=0, **options) as llm:
+        for prompt in mine.prompts[:5]:
+            llm.add_request(prompt, greedy(4))
+        llm.step()
+        with mine.model.register_forward_pre_hook(
+            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        ):
+            llm.step()
+        assert shapes == [shape] * (5 // shape[0])
+        for out in run(llm)[1].values():
+            mine.check(out, greedy(4))
+
+
+def test_tokens_that_come_one_by_one_behind_a_state_come_together():
+    """Chunks of two prompts, 5 and 4 tokens behind their states: as many forwards as the longer one has tokens."""
+    mine, rows = of("mamba"), []
+    with make(mine.model, max_batched_tokens=16) as llm:
+        prompts = [prompt for prompt in mine.prompts if len(prompt) > 16][:2]
+        for prompt in prompts:
+            llm.add_request(prompt, greedy(4))
+        with mine.model.register_forward_pre_hook(
+            lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+        ):
+            outputs = run(llm)[1]
+    assert 2 in rows
+    for out in outputs.values():
+        mine.check(out, greedy(4))
+
+
+def test_a_model_that_cannot_take_the_states_of_several_sequences_gets_one_after_the_other():
+    """Its convolution forgets what is not the first sequence's."""
+    mine = of("lfm2")
+    layer = next(each for each in mine.model.model.layers if not each.is_attention_layer)
+    with layer.conv.register_forward_hook(lambda module, args, out: out * (1 if len(out) == 1 else 0)):
+        with make(mine.model) as llm:
+            assert llm.adapter.reads == "gather"
+            for out in llm.generate(mine.prompts[:4], greedy(4), progress=False):
+                mine.check(out, greedy(4))
+        with pytest.raises(ArgumentError) as caught:
+            make(mine.model, reads="paged")
+    assert (caught.value.code, caught.value.values["why"]) == ("models_cannot_switch", "trial")
 
 
 @in_turn("model_type", [*ONE_BY_ONE, "lfm2", "mamba2", "qwen3_5_text", "falcon_h1"])
@@ -212,7 +270,7 @@ def test_an_aborted_sequence_gives_its_slot_to_the_next():
         ({"prompt_lookup": 2}, "prompt_lookup"),
         ({"cpu_kv_bytes": 1 << 20}, "cpu_kv_bytes"),
         ({"cache": "linear"}, 'cache="linear"'),
-        ({"reads": "paged"}, 'reads="paged"'),
+        ({"eviction": EvictionConfig("streaming", budget=8)}, "eviction"),
     ],
 )
 def test_what_a_state_cannot_go_along_with_is_refused(options, what):
@@ -220,6 +278,14 @@ def test_what_a_state_cannot_go_along_with_is_refused(options, what):
         make(of("lfm2").model, **options)
     assert (caught.value.code, caught.value.values["what"]) == ("llm_states", what)
     assert caught.value.text("zh") != caught.value.text("en")
+
+
+def test_states_are_not_split_over_ranks():
+    spec = CacheSpec.from_config(of("qwen3_next").model.config, tp=2)
+    config = EngineConfig(None, 8, 0.9, 4, 8, 64, None, "paged", None)
+    with pytest.raises(ArgumentError) as caught:
+        refuse_beside_states(spec, config, 0, None)
+    assert (caught.value.code, caught.value.values["what"]) == ("llm_states", "tp")
 
 
 def test_states_take_at_most_half_of_a_given_size_and_limit_the_seats():

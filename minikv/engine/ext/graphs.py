@@ -250,6 +250,8 @@ def capture_decodes(
         return Eager("ranks")
     if adapter.reads == "gather":
         return Eager("gather")
+    if adapter.states is not None:
+        return Eager("states")
     width = table_width(adapter, longest)
     if width is None:
         return Eager("endless")
