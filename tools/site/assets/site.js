@@ -123,7 +123,8 @@ function search(asked) {
 // Some words around the first one found, which are set apart.
 function excerpt(text, low, terms) {
   const places = terms.map((term) => placeOf(term, low)).filter((at) => at >= 0);
-  const begin = Math.max(0, Math.min(...places, text.length) - 40);
+  let begin = Math.max(0, Math.min(...places, text.length) - 40);
+  if (/\w\w/.test(text.slice(begin - 1, begin + 1))) begin += text.slice(begin).search(/\W/) + 1; // not within a word
   const shown = text.slice(begin, begin + 160);
   const part = document.createElement("p");
   let at = 0;
