@@ -70,7 +70,7 @@ def allocate_kv_cache(
         raise ArgumentError("allocator_size_needed", device=device)
     spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))
     # Raises before the warm-up for a spec that a paged cache cannot hold.
-    paged_layout(spec, find_codec(spec.kv_dtype))
+    paged_layout(spec, find_codec(spec.kv_dtype), block_size)
     _check_positions(spec, warmup_tokens, context)
     context = context or min(DEFAULT_CONTEXT, spec.max_positions or DEFAULT_CONTEXT)
     if measured and warmup_tokens is None:

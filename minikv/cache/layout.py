@@ -6,12 +6,14 @@ block 7 in all of its layers. Within a group, layers of one shape share their te
     K and V equally wide    kv      [2, layers, blocks, block_size, kv_heads, head_dim]
     of different width      k, v    [layers, blocks, block_size, kv_heads, k_dim] and the same with v_dim
     latent (MLA)            latent  [layers, blocks, block_size, 1, rank + rope]: K is the latent, V the rope key
+    K that is V (V4)        k       [layers, blocks, block_size, 1, k_dim], stored once
+    compressed entries      the same, with block_size / rate entries in place of the tokens
     scales, if any          scale   [2, layers, blocks, block_size, kv_heads] float32
     indexer keys (DSA)      index   [layers, blocks, block_size, 1, bytes] int8, of whatever dtype the model gives
 """
 
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 import torch
@@ -73,11 +75,12 @@ class TensorGroup:
     k_dim: int
     v_dim: int
     index_bytes: int
+    rate: int
     layers: tuple[int, ...]
 
     def parts(self, codec: Codec, block_size: int) -> tuple[PartShape, ...]:
         """The tensors that these layers need."""
-        layers, heads = len(self.layers), self.kv_heads
+        layers, heads, block_size = len(self.layers), self.kv_heads, block_size // self.rate
         name = f"group {self.kv_cache_group} layer {self.layers[0]}"
 
         def one(what: str, dim: int) -> PartShape:
@@ -88,10 +91,13 @@ class TensorGroup:
         elif self.k_dim == self.v_dim:
             shape = (2, layers, block_size, heads, self.k_dim)
             parts = (PartShape(f"{name} kv", shape, 2, codec.dtype),)
-        else:
+        elif self.v_dim:
             parts = (one("k", self.k_dim), one("v", self.v_dim))
+        else:
+            parts = (one("k", self.k_dim),)
         if codec.scaled:
-            parts += (PartShape(f"{name} scale", (2, layers, block_size, heads), 2, torch.float32),)
+            scales = 2 if self.v_dim else 1
+            parts += (PartShape(f"{name} scale", (scales, layers, block_size, heads), 2, torch.float32),)
         if self.index_bytes:
             parts += (PartShape(f"{name} index", (layers, block_size, 1, self.index_bytes), 1, torch.int8),)
         return parts
@@ -111,10 +117,13 @@ class TensorGroup:
         elif self.k_dim == self.v_dim:
             k, v = first[0, place], first[1, place]
             rest = tensors[1:]
-        else:
+        elif self.v_dim:
             k, v = first[place], tensors[1][place]
             rest = tensors[2:]
-        k_scale, v_scale = (rest[0][half, place] if rest else None for half in (0, 1))
+        else:
+            k = v = first[place]
+            rest = tensors[1:]
+        k_scale, v_scale = (rest[0][half, place] if rest else None for half in (0, -1))
         return k, v, k_scale, v_scale, index
 
 
@@ -139,25 +148,30 @@ def blocks_of_each(num_blocks: Any, num_kv_cache_groups: int) -> tuple[int, ...]
     return tuple(num_blocks)
 
 
-def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
-    """Return the layout of ``spec`` stored with ``codec``.
+def whole_entries(spec: CacheSpec, block_size: int) -> int:
+    """Return ``block_size``, rounded up so that no compressed entry is made of the tokens of two blocks."""
+    tokens = lcm(*(layer.rate for layer in spec.layers))
+    return -(-block_size // tokens) * tokens
 
-    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with compressed entries, with
-    cross-attention, with vLLM's indexer keys or storage format, or with other bytes an element than the codec's.
-    States are not in it: ``StateSlots``.
+
+def paged_layout(spec: CacheSpec, codec: Codec, block_size: int) -> PagedLayout:
+    """Return the layout of ``spec`` stored with ``codec`` in blocks of ``block_size`` tokens.
+
+    Raises ``ArgumentError`` naming the first layer that a paged cache cannot hold: one with cross-attention, with
+    vLLM's indexer keys or storage format, with other bytes an element than the codec's, or with an entry of the tokens
+    of two blocks. States, and tokens that wait for their entry, are not in it: ``StateSlots``.
     """
-    # Compressed layers first: the windows beside them are refused too, for a reason that says less.
-    for number, layer in sorted(enumerate(spec.layers), key=lambda each: each[1].rate == 1):
-        _refuse(spec, number, layer, codec)
+    for number, layer in enumerate(spec.layers):
+        _refuse(spec, number, layer, codec, block_size)
     groups = kv_cache_groups(spec)
     if not groups:
         raise ArgumentError("paged_empty", name=spec.name)
-    place = {(group.layer.window, group.layer.token_bytes): index for index, group in enumerate(groups)}
-    shapes: dict[tuple[int, bool, int, int, int, int], list[int]] = {}
+    place = {_of_a_group(group.layer): index for index, group in enumerate(groups)}
+    shapes: dict[tuple[int, bool, int, int, int, int, int], list[int]] = {}
     for number, layer in enumerate(spec.layers):
         if layer.token_bytes:
-            group = place[layer.window, layer.token_bytes]
-            sizes = (layer.kv_heads, layer.k_dim, layer.v_dim, layer.index_bytes)
+            group = place[_of_a_group(layer)]
+            sizes = (layer.kv_heads, layer.k_dim, layer.v_dim, layer.index_bytes, layer.rate)
             shape = (group, layer.kind == "latent", *sizes)
             shapes.setdefault(shape, []).append(number)
     shared = [TensorGroup(*shape, tuple(layers)) for shape, layers in shapes.items()]
@@ -165,10 +179,15 @@ def paged_layout(spec: CacheSpec, codec: Codec) -> PagedLayout:
     return PagedLayout(groups, tuple(shared), layer_sources(spec))
 
 
-def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> None:
-    """Raise if the layer stores anything but K and V of each token, or in other bytes than ``codec``."""
+def _of_a_group(layer: LayerSpec) -> tuple[int | None, int, int]:
+    """Return what layers of one group have in common."""
+    return layer.window, layer.token_bytes, layer.rate
+
+
+def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec, block_size: int) -> None:
+    """Raise if the layer stores anything but K and V of each token or entry, or in other bytes than ``codec``."""
     stored = {"state_bytes": layer.kind != "cross", "index_bytes": spec.layout != "vllm"}
-    for field in ("waiting_bytes", "state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
+    for field in ("state_bytes", "index_bytes", "format_bytes", "packed_bytes"):
         value = getattr(layer, field)
         if value and not stored.get(field):
             raise ArgumentError(
@@ -176,9 +195,18 @@ def _refuse(spec: CacheSpec, number: int, layer: LayerSpec, codec: Codec) -> Non
             )
     if not layer.token_bytes:
         return
-    for what, value in (("kv_heads", layer.kv_heads), ("k_dim", layer.k_dim), ("v_dim", layer.v_dim)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError("bad_count", what=f"layers[{number}].{what}", value=value, least=1)
+    if block_size % layer.rate:
+        sizes = {"rate": layer.rate, "block_size": block_size, "whole": whole_entries(spec, block_size)}
+        raise ArgumentError("paged_rate", layer=number, name=spec.name, **sizes)
+    # K without V is one that is also V; of a latent layer V is a part.
+    least_v = 1 if layer.kind == "latent" else 0
+    for what, value, least in (
+        ("kv_heads", layer.kv_heads, 1),
+        ("k_dim", layer.k_dim, 1),
+        ("v_dim", layer.v_dim, least_v),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ArgumentError("bad_count", what=f"layers[{number}].{what}", value=value, least=least)
     if (layer.itemsize, layer.scale_bytes) != (codec.itemsize, codec.scale_bytes):
         raise ArgumentError(
             "codec_bytes",

@@ -36,9 +36,10 @@ class PagedKVCache(Pages):
     ``nbytes`` is the sum over the groups of ``block_bytes(block_size) * num_blocks``, scales included; alignment
     adds ``arena.report().padding``.
 
-    A "shared" layer has no storage and gives the views of the layer that it reads. Refused, with the layer named
-    (``ArgumentError``): cross-attention, vLLM's indexer keys and formats. States of a fixed size are not in it, but in
-    ``StateSlots``. A device without enough memory raises ``DoesNotFitError``.
+    A "shared" layer has no storage and gives the views of the layer that it reads. A compressed layer has an entry
+    where others have ``rate`` tokens: its slots are those of entries. Refused, with the layer named
+    (``ArgumentError``): cross-attention, vLLM's indexer keys and formats, entries that do not fill a block. States of a
+    fixed size are not in it, but in ``StateSlots``. A device without enough memory raises ``DoesNotFitError``.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class PagedKVCache(Pages):
         check_count("block_size", block_size)
         self.spec, self.block_size = spec, block_size
         self.codec = find_codec(spec.kv_dtype if codec is None else codec)
-        self._layout = paged_layout(spec, self.codec)
+        self._layout = paged_layout(spec, self.codec, block_size)
         self.kv_cache_groups = self._layout.kv_cache_groups
         self.num_blocks = blocks_of_each(num_blocks, len(self.kv_cache_groups))
         self._plan = [
@@ -116,7 +117,7 @@ class PagedKVCache(Pages):
         _, _, heads, k_dim = views.k.shape
         check_tokens("k", k, (None, heads, k_dim), self.device)
         check_tokens("v", v, (len(k), heads, views.v.shape[3]), self.device)
-        where = self._slots("slots", slots, views.kv_cache_group, low=-1)
+        where = _slots("slots", slots, views, low=-1)
         if where.shape != (len(k),):
             raise ArgumentError("cache_shape", what="slots", shape=list(where.shape), expected=f"[{len(k)}]")
         slots = where.to(self.device)
@@ -129,7 +130,7 @@ class PagedKVCache(Pages):
         """
         views = self._own(layer)
         slots = [
-            self._slots(what, values, views.kv_cache_group, low=0)
+            _slots(what, values, views, low=0)
             for what, values in (("src_slots", src_slots), ("dst_slots", dst_slots))
         ]
         heads = views.k.shape[2]
@@ -184,10 +185,11 @@ class PagedKVCache(Pages):
             raise ArgumentError("cache_shared_write", layer=layer, source=source)
         return self._layers[layer]
 
-    def _slots(self, what: str, values: Any, group: int, low: int) -> Tensor:
-        slots = as_indices(what, values, self.device)
-        check_range(what, slots, low, self.num_blocks[group] * self.block_size - 1)
-        return slots
+
+def _slots(what: str, values: Any, views: LayerCache, low: int) -> Tensor:
+    slots = as_indices(what, values, views.k.device)
+    check_range(what, slots, low, views.k.shape[0] * views.k.shape[1] - 1)
+    return slots
 
 
 def _layer_views(carved: dict[TensorGroup, list[Part]]) -> dict[int, LayerCache]:

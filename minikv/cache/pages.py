@@ -31,7 +31,8 @@ class LayerCache:
 
     ``k_scale`` and ``v_scale`` [blocks, block_size, kv_heads] float32, or None. The layer takes the block tables of
     its ``kv_cache_group``. In a latent layer ``k`` is the latent and ``v`` the rope key. ``index`` [blocks, block_size,
-    1, bytes] int8: the keys of a sparse layer's indexer, as the bytes of the model's own elements, or None.
+    1, bytes] int8: the keys of a sparse layer's indexer, as the bytes of the model's own elements, or None. A
+    compressed layer has entries in place of tokens, ``block_size / rate`` in a block, and ``v`` is ``k``.
     """
 
     k: Tensor
@@ -140,8 +141,8 @@ class Pages(ABC):
         """Return decoded copies of K [length - start, kv_heads, k_dim] and V of the tokens ``start`` to ``length - 1``.
 
         ``table`` [n] are the sequence's blocks from its first token on. Behind a window they are
-        ``NULL_BLOCK``, and asking for a token there is an error. ``dtype`` None: the stored dtype of a plain codec,
-        float32 of fp8 and int8.
+        ``NULL_BLOCK``, and asking for a token there is an error. Of a compressed layer tokens are entries. ``dtype``
+        None: the stored dtype of a plain codec, float32 of fp8 and int8.
         """
         views = self.layer(layer)
         check_count("length", length, least=0)
@@ -150,7 +151,7 @@ class Pages(ABC):
             raise ArgumentError("out_of_range", what="start", value=start, low=-1, high=length)
         if dtype is not None:
             check_float("dtype", dtype)
-        blocks = self._table(table, views.kv_cache_group, length, start).to(self.device)
+        blocks = self._table(table, views, length, start).to(self.device)
         gather = operations(self.device).gather
         k, v = (
             self.codec.decode(
@@ -176,22 +177,22 @@ class Pages(ABC):
         for tensor, block_dim in tensors:
             operations(self.device).copy_blocks(tensor, from_, to, block_dim)
 
-    def _table(self, values: Any, group: int, length: int, start: int) -> Tensor:
+    def _table(self, values: Any, views: LayerCache, length: int, start: int) -> Tensor:
         """Return a checked block table; only the entries of the requested tokens must be blocks."""
-        table = as_indices("table", values, self.device)
+        table, size = as_indices("table", values, self.device), views.k.shape[1]
         _check_one_dimension("table", table)
-        need = -(-length // self.block_size)
+        need = -(-length // size)
         if len(table) < need:
             raise ArgumentError(
-                "paged_table_short", blocks=len(table), length=length, need=need, block_size=self.block_size
+                "paged_table_short", blocks=len(table), length=length, need=need, block_size=size
             )
-        first = start // self.block_size
+        first = start // size
         if start < length and table.is_cpu:
             read = table[first:need]
             if (read == NULL_BLOCK).any():
                 place = first + int((read == NULL_BLOCK).nonzero()[-1])
-                raise ArgumentError("paged_null_block", place=place, start=(place + 1) * self.block_size)
-            check_range(f"table[{first}:]", read, 0, self.num_blocks[group] - 1)
+                raise ArgumentError("paged_null_block", place=place, start=(place + 1) * size)
+            check_range(f"table[{first}:]", read, 0, len(views.k) - 1)
         return table
 
 

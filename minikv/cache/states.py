@@ -33,7 +33,8 @@ ENDLESS = 2**20  # tokens of a pool without K and V: its blocks take no memory b
 class StateShape:
     """One tensor of a fixed size that a layer keeps for a sequence: ``name`` "conv" or "recurrent", its ``index``.
 
-    ``shape`` is without the sequences' dimension, which is the first.
+    The names of a compressed layer's are those of its buffers. ``shape`` is without the sequences' dimension, which is
+    the first.
     """
 
     layer: int

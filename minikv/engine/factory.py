@@ -16,6 +16,7 @@ from minikv.blocks import BlockManager, HostBlocks, KVCacheGroup
 from minikv.blocks.prefix import LARGEST_TOKEN
 from minikv.cache.allocation import AllocationReport
 from minikv.cache.allocator import allocate_kv_cache, kv_dtype_of
+from minikv.cache.layout import whole_entries
 from minikv.cache.linear import LinearKVCache
 from minikv.cache.linear_pages import LinearPages
 from minikv.cache.paged import PagedKVCache
@@ -44,7 +45,7 @@ from minikv.plan import CacheSpec
 from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.estimate import EXPANDED_BYTES, expanded_bytes
-from minikv.plan.measured import size_for_bytes
+from minikv.plan.measured import PoolSize, size_for_bytes
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from minikv.units import GIB, exact_bytes
 
@@ -181,6 +182,7 @@ def build_engine(
     if spec.constant_state_bytes:
         refuse_beside_states(spec, config, host_blocks, eviction)
         config = seats_for_states(spec, config, device)
+        config = replace(config, block_size=whole_entries(spec, config.block_size))
     room, asked = None, config.enforce_eager
     if eviction is not None:
         keeps = host_config.prefix_dir is not None
@@ -325,7 +327,8 @@ def build_cache(
         num_bytes = min(full, most - record_bytes)
     num_blocks, wanted = config.num_blocks, windows_wanted(spec, config, longest)
     if num_bytes is not None and spec.constant_state_bytes:
-        num_blocks, num_bytes = blocks_beside_states(spec, config, num_bytes, longest, wanted), None
+        size = size_beside_states(spec, config, num_bytes, longest, wanted)
+        num_blocks, num_bytes, wanted = size.num_blocks, None, wanted | {"batch": size.batch}
     largest_step = config.max_batched_tokens if longest is None else min(longest, config.max_batched_tokens)
     measured = measured and device.type != "cpu"
     with own_attention(model):  # another LLM may be bound to the model, but the measured forward has no batch
@@ -431,9 +434,9 @@ def seats_for_states(spec: CacheSpec, config: EngineConfig, device: torch.device
     return replace(config, max_num_seqs=seats, saved_states=min(wanted, slots - seats))
 
 
-def blocks_beside_states(
+def size_beside_states(
     spec: CacheSpec, config: EngineConfig, num_bytes: int, longest: int | None, wanted: dict[str, int]
-) -> int:
+) -> PoolSize:
     """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences and saved ones."""
     tokens = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
     room = num_bytes - (config.max_num_seqs + num_saved(config)) * spec.constant_state_bytes
@@ -442,7 +445,7 @@ def blocks_beside_states(
     if not size.num_blocks:
         sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(num_bytes)}
         raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)
-    return size.num_blocks
+    return size
 
 
 def build_manager(cache: PagedKVCache | LinearPages | StatePages, host_blocks: int = 0) -> BlockManager:

@@ -145,16 +145,20 @@ class Adapter:
         yield from ((pieces, True) for pieces in single.values())
 
     def _gather(self, ids: Tensor, batch: Batch) -> Tensor:
+        from minikv.models.compressed_cache import CompressedCache
         from minikv.models.hf_cache import GatheredCache
         from minikv.models.state_cache import LentStates
 
         starts, wanted = batch.query_starts.tolist(), batch.last.tolist()
         lengths = [values.tolist() for values in batch.lengths]
-        logits = []
+        compressed = any(layer.rate > 1 for layer in self.cache.spec.layers)
+        kind, logits = CompressedCache if compressed else GatheredCache, []
         for row, start, end in self._forwards(batch, starts, lengths[0]):
             after = starts[row + 1] - end  # tokens of the sequence in a later forward
-            held = GatheredCache(batch, row, start, end, tuple(values[row] - after for values in lengths))
-            if self.states is not None and batch.state_slots is not None:
+            held = kind(batch, row, start, end, tuple(values[row] - after for values in lengths))
+            if self.states is not None and isinstance(held, CompressedCache):
+                held.lend(self.states)
+            elif self.states is not None and batch.state_slots is not None:
                 slot, begun = batch.state_slots[row : row + 1], held.get_seq_length() > 0
                 held.layers = LentStates(self.states, slot, len(self.cache.spec.layers), begun=begun).layers
             keep = bisect_left(wanted, end) - bisect_left(wanted, start)
@@ -326,6 +330,8 @@ def _check_states(model: Any, own: CacheSpec, cache: Pages, states: StateSlots |
 
 def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
     """Return why this model cannot read the blocks in place, in one word; None: it can."""
+    if any(layer.rate > 1 for layer in cache.spec.layers):
+        return "compressed"
     if any(layer.index_bytes for layer in cache.spec.layers):
         return "indexer"
     if not type(model)._can_set_attn_implementation():

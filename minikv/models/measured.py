@@ -21,6 +21,7 @@ from minikv.models.batch import sees
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.compressed import SPARSE
 from minikv.plan.spec.config import Config, read_config, with_dtype
 from minikv.plan.spec.layers import LayerSpec
 from minikv.plan.spec.measured import keep_measured, measured_layers
@@ -95,6 +96,10 @@ def check_described(model: Any, spec: CacheSpec) -> None:
 
 def state_shapes(model: Any) -> tuple[StateShape, ...]:
     """Return the tensors of a fixed size that the layers of ``model`` keep for a sequence. Two forwards are run."""
+    if rates := getattr(model.config, "compress_rates", None):
+        from minikv.models.compressed_cache import waiting_shapes  # it imports transformers
+
+        return waiting_shapes(run_own(model, (CHUNKS[0], rates[SPARSE])).layers)  # so that an entry was made
     return tuple(state for _, _, states in _explained(model, run_own(model)) for state in states)
 
 
@@ -131,16 +136,16 @@ def cache_keyword(model: Any) -> str:
 
 
 @torch.no_grad()
-def run_own(model: Any) -> Any:
-    """Return the ``DynamicCache`` with which the model's own code has computed ``CHUNKS`` tokens."""
+def run_own(model: Any, chunks: tuple[int, int] = CHUNKS) -> Any:
+    """Return the ``DynamicCache`` with which the model's own code has computed ``chunks`` tokens."""
     from transformers import DynamicCache
 
     embedding = model.get_input_embeddings()
-    tokens = torch.arange(1, 1 + sum(CHUNKS), device=embedding.weight.device) % embedding.num_embeddings
+    tokens = torch.arange(1, 1 + sum(chunks), device=embedding.weight.device) % embedding.num_embeddings
     cache_keyword(model)
     try:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-        for ids in tokens[None].split(CHUNKS, dim=1):
+        for ids in tokens[None].split(chunks, dim=1):
             found = _run(model, cache, ids)
     except MiniKVError:
         raise

@@ -23,15 +23,15 @@ class KVCacheGroupSpec:
 
     def block_bytes(self, block_size: int) -> int:
         """Bytes of one block across the layers of this group."""
-        return self.count * self.layer.mean_token_bytes * block_size
+        return self.count * -(-self.layer.token_bytes * block_size // self.layer.rate)
 
 
 def kv_cache_groups(spec: CacheSpec) -> tuple[KVCacheGroupSpec, ...]:
     """The KV cache groups that cache tokens, those without a window first."""
-    counts: dict[tuple[int | None, int], tuple[LayerSpec, int]] = {}
+    counts: dict[tuple[int | None, int, int], tuple[LayerSpec, int]] = {}
     for layer in spec.layers:
         if layer.token_bytes:
-            key = (layer.window, layer.mean_token_bytes)
+            key = (layer.window, layer.token_bytes, layer.rate)
             counts[key] = (layer, counts.get(key, (layer, 0))[1] + 1)
     groups = [KVCacheGroupSpec(layer, count) for layer, count in counts.values()]
     return tuple(

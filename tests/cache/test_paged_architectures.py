@@ -17,17 +17,20 @@ RECURRENT = (
     "qwen3_5_text qwen3_next"
 ).split()
 INDEXED = ["deepseek_v32", "glm_moe_dsa"]
+COMPRESSED = ["deepseek_v4"]  # tests/engine/test_llm_compressed.py has more of it
 REFUSED = {
     **dict.fromkeys(RECURRENT, "state_bytes"),
     **dict.fromkeys(ENCODER_DECODERS, "state_bytes"),
     **dict.fromkeys(INDEXED, "index_bytes"),
-    "deepseek_v4": "waiting_bytes",
+    **dict.fromkeys(COMPRESSED, "waiting_bytes"),
 }
 
 
 # States have slots of their own beside the blocks; a model with nothing but states has no blocks.
 WITHOUT_KV = ["falcon_mamba", "mamba", "mamba2"]
-NOT_PAGED = {name: field for name, field in REFUSED.items() if name not in [*RECURRENT, *INDEXED]}
+NOT_PAGED = {
+    name: field for name, field in REFUSED.items() if name not in [*RECURRENT, *INDEXED, *COMPRESSED]
+}
 
 
 def small_spec(model_type, **options):
@@ -38,7 +41,8 @@ def small_spec(model_type, **options):
 @in_turn("layout", ["hf", "vllm"])
 @in_turn("model_type", [*DECODERS, *ENCODER_DECODERS])
 def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, layout):
-    layout = "hf" if model_type == "deepseek_v4" else layout  # no other is known of it
+    layout = "hf" if model_type in COMPRESSED else layout  # no other is known of it
+    size = 8 if model_type in COMPRESSED else 4
     for dtype in ("bf16", "fp8", "int8"):
         spec = small_spec(model_type, kv_dtype=dtype, layout=layout)
         blocks = [3 + group for group in range(len(kv_cache_groups(spec)))]
@@ -56,16 +60,17 @@ def test_an_architecture_is_built_as_planned_or_refused_by_layer(model_type, lay
             assert getattr(spec.layers[number], REFUSED[model_type]) > 0
             assert f"Layer {number}" in str(caught.value)
             continue
-        cache = PagedKVCache(spec, blocks, 4)
+        cache = PagedKVCache(spec, blocks, size)
         planned = [
-            group.block_bytes(4) * count for group, count in zip(kv_cache_groups(spec), blocks, strict=True)
+            group.block_bytes(size) * count
+            for group, count in zip(kv_cache_groups(spec), blocks, strict=True)
         ]
         measured = [sum(p.tensor.nbytes for p in cache.parts(group)) for group in range(len(blocks))]
         assert measured == planned
         assert cache.nbytes == sum(planned)
 
 
-@in_turn("model_type", [name for name in DECODERS if name not in [*NOT_PAGED, *WITHOUT_KV]])
+@in_turn("model_type", [name for name in DECODERS if name not in [*NOT_PAGED, *WITHOUT_KV, *COMPRESSED]])
 def test_every_layer_of_an_architecture_holds_its_own_tokens(model_type):
     """One token in each layer at the same slot: no two layers share a byte, and shared ones read what they should."""
     spec = small_spec(model_type, kv_dtype="fp32")

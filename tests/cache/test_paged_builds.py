@@ -73,7 +73,7 @@ def test_an_unknown_codec(codec):
         ({"format_bytes": 8}, "paged_layer"),
         ({"packed_bytes": 8}, "paged_layer"),
         ({"kind": "cross", "kv_heads": 0, "state_bytes": 960}, "paged_layer"),
-        ({"v_dim": 0}, "bad_count"),
+        ({"v_dim": -1}, "bad_count"),
         ({"k_dim": 8.0}, "bad_count"),
         ({"kv_heads": 1.0}, "bad_count"),
         ({"itemsize": 4}, "codec_bytes"),

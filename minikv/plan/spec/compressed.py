@@ -16,6 +16,7 @@ from minikv.plan.spec.layers import LayerSpec
 if TYPE_CHECKING:
     from minikv.plan.spec.architectures import Context
 
+BIAS_ITEMSIZE = 4  # float32
 SPARSE, HEAVY, WINDOW = "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"
 _RATES = {SPARSE: 4, HEAVY: 128}  # the class's defaults, which it sets in __post_init__
 _OLD_RATES = {SPARSE: "compress_rate_csa", HEAVY: "compress_rate_hca"}
@@ -33,7 +34,7 @@ def compressed_layers(config: Config, context: "Context") -> list[LayerSpec]:
     context.assume("window_minus_one", kept=window - 1, window=window)
     stored = {"itemsize": context.dtype.itemsize, "scale_bytes": context.dtype.scale_bytes}
     layers = []
-    for name in _types(config):
+    for name in attention_types(config):
         shared = name != WINDOW
         layers.append(LayerSpec("sliding", 1, dim, 0 if shared else dim, **stored, window=window - 1))
         if shared:
@@ -48,22 +49,23 @@ def _entries(config: Config, name: str, dim: int, stored: dict[str, int], itemsi
 
     A waiting token has a K = V and a gate; sparse layers make each entry of two windows of tokens, so they have both
     twice, for the entry's K = V and for the indexer's key, and keep the last window's.
-    All of that is in the model's dtype, of ``itemsize`` bytes.
+    All of that, and the indexer's key, is in the model's dtype, of ``itemsize`` bytes. Of the last window the gates are
+    float32: they include the positions' bias, and transformers loads that in float32.
     """
-    rate = _rate(config, name)
+    rate = compression_rate(config, name)
     if name == HEAVY:
         waiting = 2 * dim * itemsize
         return LayerSpec(
             "compressed", 1, dim, **stored, rate=rate, waiting_bytes=waiting, state_bytes=(rate - 1) * waiting
         )
     index = config.count("index_head_dim")
-    waiting, last = 4 * (dim + index) * itemsize, 2 * rate * (dim + index) * itemsize
+    waiting, last = 4 * (dim + index) * itemsize, rate * (dim + index) * (itemsize + BIAS_ITEMSIZE)
     return LayerSpec(
         "compressed",
         1,
         dim,
         **stored,
-        index_bytes=index * stored["itemsize"],
+        index_bytes=index * itemsize,
         top_k=config.count("index_topk"),
         rate=rate,
         waiting_bytes=waiting,
@@ -71,7 +73,7 @@ def _entries(config: Config, name: str, dim: int, stored: dict[str, int], itemsi
     )
 
 
-def _types(config: Config) -> list[str]:
+def attention_types(config: Config) -> list[str]:
     """The type of each layer: ``layer_types``, or the older ``compress_ratios``, or as the class alternates them."""
     count = config.count("num_hidden_layers")
     stated, field = config.get("layer_types"), "layer_types"
@@ -94,7 +96,8 @@ def _types(config: Config) -> list[str]:
     return stated
 
 
-def _rate(config: Config, name: str) -> int:
+def compression_rate(config: Config, name: str) -> int:
+    """How many tokens an entry of a layer of this type is made of."""
     rates = config.get("compress_rates")
     if rates is not None and not isinstance(rates, dict):
         raise config.refuse("compress_rates", rates)

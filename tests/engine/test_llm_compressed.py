@@ -1,0 +1,154 @@
+"""DeepSeek-V4: entries in blocks, waiting tokens in slots, and the tokens of ``generate`` whatever happens."""
+
+import functools
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from minikv.cache import PagedKVCache
+from minikv.errors import ArgumentError
+from minikv.models import bind_model
+from minikv.models.measured import state_shapes
+from minikv.plan import CacheSpec
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
+from tests.engine.llm_world import Reference, check_empty, greedy, make, run
+from tests.engine.test_llm_states import check_slots, held_by, poisoned, states_of
+from tests.longer import usual_if
+from tests.models.running import World, poison
+from tests.plan.small_models import small_config, small_model
+from tests.plan.test_truth import numel_bytes
+from tests.plan.test_truth import run as cached
+
+HEAVY, SPARSE, WINDOW = "heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"
+# The indexer chooses among more entries than it takes, with so many heads that no two have one score.
+CHOOSES = {"index_topk": 3, "index_n_heads": 32, "hc_mult": 2, "hc_sinkhorn_iters": 2}
+SIZES = {
+    "all kinds": {"layer_types": [WINDOW, SPARSE, HEAVY]},
+    "sparse": {"layer_types": [SPARSE, SPARSE], "compress_rates": {SPARSE: 8, HEAVY: 4}},
+    "heavy": {"layer_types": [HEAVY, HEAVY]},
+}
+
+
+@functools.cache
+def of(kind: str) -> Reference:
+    model = World.bare(
+        "deepseek_v4", num_hidden_layers=len(SIZES[kind]["layer_types"]), **CHOOSES, **SIZES[kind]
+    )
+    model.config.dtype = torch.float32
+    random = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if name.endswith("position_bias"):  # zeros until a checkpoint is loaded
+            parameter.data.normal_(generator=random)
+    return Reference("deepseek_v4", model, answers=False)
+
+
+@pytest.mark.parametrize("kind", usual_if("all kinds".__eq__, SIZES))
+def test_it_gives_what_generate_gives(kind):
+    """With preemptions, chunks of prompts, decodes beside them, forks, and prefixes behind which a state was saved."""
+    mine = of(kind)
+    prompts = mine.prompts[1::2]
+    with make(mine.model, block_size=8, num_blocks=9, max_batched_tokens=24, max_model_len=64) as llm:
+        assert llm.adapter.reads == "gather"
+        poison(llm.cache)
+        poisoned(llm)
+        for number, prompt in enumerate(prompts):
+            llm.add_request(prompt, greedy(12, n=1 + (number % 3 == 0)), request_id=number)
+        outputs = run(llm)[1]
+        check_empty(llm)
+        check_slots(llm)
+        assert states_of(llm).num_free == llm.states.num_slots
+        for again in range(2):
+            outputs[again, 5] = llm.generate(prompts[5], greedy(12), progress=False)[0]
+        assert outputs[1, 5].num_cached == (len(prompts[5]) - 1) // 8 * 8 > 0
+        log = llm.scheduler.extensions[-1].emit
+    for out in outputs.values():
+        mine.check(out, greedy(12))
+    assert mine.ties < 3
+    assert any(step.decode_tokens and step.prefill_tokens for step in log.of("step"))
+    assert any(len(prompt) > 24 for prompt in prompts), "no prompt comes in chunks"
+    assert log.of("preempt")
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_blocks_and_slots_have_the_bytes_that_the_planner_tells(kind):
+    model = of(kind).model
+    spec = CacheSpec.from_config(model.config)
+    with make(model, block_size=8, num_blocks=9, max_num_seqs=3, saved_states=2, max_model_len=64) as llm:
+        assert llm.states.slot_bytes == spec.constant_state_bytes
+        assert held_by(llm) == llm.states.nbytes == 5 * spec.constant_state_bytes
+        groups = zip(kv_cache_groups(spec), llm.cache.num_blocks, strict=True)
+        assert llm.cache.nbytes == sum(group.block_bytes(8) * count for group, count in groups)
+    assert sequence_bytes(spec, 40, 8) >= spec.peak_bytes_for(40)
+
+
+def test_a_given_size_holds_blocks_and_slots():
+    mine = of("all kinds")
+    with make(mine.model, kv_bytes=1 << 16, max_model_len=64) as llm:
+        assert llm.cache.nbytes + llm.states.nbytes <= 1 << 16
+        mine.check(llm.generate(mine.prompts[7], greedy(), progress=False)[0], greedy())
+
+
+def test_a_block_holds_whole_entries():
+    mine = of("all kinds")
+    with make(mine.model, block_size=4) as llm:
+        assert llm.cache.block_size == 8
+    spec = CacheSpec.from_config(mine.model.config)
+    with pytest.raises(ArgumentError, match="block_size=16") as caught:
+        PagedKVCache(spec, 4, 12)
+    assert caught.value.code == "paged_rate"
+    assert caught.value.text("zh") != caught.value.text("en")
+
+
+def test_rounding_k_and_entries_leaves_the_indexers_keys_whole():
+    mine = of("all kinds")
+    with make(mine.model, kv_dtype="int8", block_size=8) as llm:
+        spec = CacheSpec.from_config(mine.model.config, kv_dtype="int8")
+        groups = zip(kv_cache_groups(spec), llm.cache.num_blocks, strict=True)
+        assert llm.cache.nbytes == sum(group.block_bytes(8) * count for group, count in groups)
+        assert [layer.index_bytes for layer in spec.layers] == [0, 0, 8 * 4, 0, 0]
+        out = llm.generate(mine.prompts[7], greedy(2), progress=False)[0]
+    assert len(out.completions[0].token_ids) == 2
+
+
+def test_every_entry_has_a_place_of_its_own():
+    spec = CacheSpec.from_config(of("all kinds").model.config, kv_dtype="fp32")
+    cache = PagedKVCache(spec, 3, 8)
+    sparse, heavy = (number for number, layer in enumerate(spec.layers) if layer.rate > 1)
+    for number, count in ((sparse, 6), (heavy, 3)):
+        rows = torch.arange(1.0, 1 + count).view(count, 1, 1).expand(count, 1, 16) * (number + 1)
+        cache.write(number, rows, rows, list(range(count)))
+        assert cache.gather(number, [2, 0, 1], count)[0][:, 0, 0].tolist() == [
+            (number + 1) * (1 + entry)
+            for block in (2, 0, 1)
+            for entry in range(block * count // 3, (block + 1) * count // 3)
+        ]
+        with pytest.raises(ArgumentError, match="slots"):
+            cache.write(number, rows[:1], rows[:1], [count])
+
+
+def test_read_in_place_is_refused_by_name():
+    with pytest.raises(ArgumentError, match="reads"):
+        make(of("heavy").model, reads="paged", block_size=8)
+
+
+def test_the_bytes_of_a_checkpoint_in_bf16(tmp_path):
+    """Loaded so, the positions' biases stay float32, and so are the gates that have one."""
+    small_model(small_config("deepseek_v4", num_hidden_layers=3, **SIZES["all kinds"])).save_pretrained(
+        tmp_path
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    spec = CacheSpec.from_config(model.config)
+    assert spec.kv_dtype == "bf16"
+    assert sum(shape.num_bytes for shape in state_shapes(model)) == spec.constant_state_bytes
+    with torch.no_grad():
+        for length, _, held in cached(model, 1):
+            assert numel_bytes(held) == spec.bytes_for(length)
+
+
+def test_it_is_not_bound_without_slots():
+    model = of("heavy").model
+    cache = PagedKVCache(CacheSpec.from_config(model.config, kv_dtype="fp32"), 8, 8)
+    with pytest.raises(ArgumentError) as caught:
+        bind_model(model, cache)
+    assert caught.value.code == "models_states"
