@@ -112,7 +112,7 @@ def run_check(exercise: Exercise, fn: object, *, seed: int = 0) -> Verdict:
 def check(id: str, fn: object, hint: int = 1, seed: int = 0, *, lang: str = "en") -> None:
     """Print, in ``lang``, whether ``fn`` solves the exercise ``id`` ("02.1"). A notebook folds a long case.
 
-    ``hint`` is the level of the hint after a wrong answer: 1 symptom, 2 broken invariant, 3 where to look.
+    ``hint`` is the level of the hint after a wrong answer: 1 mistake, 2 broken invariant, 3 where to look.
     Another ``seed`` draws other cases. An id that has moved ("11.3") is judged as the new one, which is printed first.
     An attempt is recorded on this machine (``minikv progress``), the function is not; of a part of nano that passes,
     the source is kept for ``my_engine``. Raises ``UnknownNameError`` for an unknown id and ``ArgumentError`` for an id

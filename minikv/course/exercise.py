@@ -40,7 +40,7 @@ after its content:
 The sentences are TOML tables with a quoted, flat key (the dots belong to the key) and one text a language:
 
     ["per_token.hint1"]              the exercise's own three hints, when no known wrong answer matches:
-    ["per_token.hint2"]              1 the symptom, 2 the broken invariant, 3 where to look
+    ["per_token.hint2"]              1 the mistake, 2 the broken invariant, 3 where to look
     ["per_token.hint3"]
     ["per_token.forgot_v.hint1"]     the same three for the misconception "forgot_v"
     ["llama_token.question"]         a prediction's question; {placeholders} are the drawn values
