@@ -14,7 +14,7 @@ and the layer's input, held by the loop over the layers. On top of them, one sta
 The peak is the largest stage. ``tests/plan/test_activations.py`` compares it with the live tensors of small models.
 
 The number leaves out attention scores: it assumes SDPA or FlashAttention, also for the architectures that transformers
-runs with materialised scores (GPT-OSS, Gemma 2, MiMo-V2, BLOOM, GPT-J, MPT). It leaves out the scores of a
+runs with materialised scores (GPT-OSS, Gemma 2, MiMo-V2, DeepSeek-V4, BLOOM, GPT-J, MPT). It leaves out the scores of a
 sparse-attention indexer, and an encoder. Recurrent layers are counted with fused kernels (causal-conv1d, mamba-ssm,
 fla), from the kernels' shapes and unmeasured; transformers' reference code in plain torch holds up to ten times more.
 The chunk is a whole prompt: a later chunk of a long one also holds a mask over earlier tokens. Memory that a kernel
@@ -76,6 +76,8 @@ def activation_peak(
     pairs = batch * length**2 if any(_is_masked(layer, length) for layer in attending) else 0
     # The residual, its copy in float32 and the square of that; two numbers a token.
     norm = hidden + 2 * (hidden + 1) * FLOAT32 // itemsize
+    if config.model_type == "deepseek_v4":  # all its streams at once, which it mixes, and then their sum
+        norm = _residual_streams(config) * norm + hidden
     widths = {"norm": norm, "mlp": _mlp_width(config, tp, itemsize)}
     if attending:
         widths["attention"] = hidden + max(
@@ -128,12 +130,19 @@ def _is_masked(layer: LayerSpec, length: int) -> bool:
 def _stream_width(config: Config) -> int:
     """Elements a token that live through every layer: the embeddings and the layer's input."""
     streams = 4 if config.model_type in _SIX_STREAMS else 2
+    # DeepSeek-V4's layer input is several streams side by side; what a part of it reads is one more, their sum.
+    streams += _residual_streams(config) if config.model_type == "deepseek_v4" else 0
     # Gemma 3n runs several streams side by side: its inputs, their predictions, corrections and projections.
     inputs = config.optional_count("altup_num_inputs")
     streams += 4 * inputs + 1 if inputs else 0
     # Gemma 3n and 4: a small input of its own for every layer.
     own = config.optional_count("hidden_size_per_layer_input") * config.optional_count("num_hidden_layers")
     return streams * config.count("hidden_size") + own
+
+
+def _residual_streams(config: Config) -> int:
+    """The streams that a residual is: DeepSeek-V4's hyper-connections mix ``hc_mult`` of them."""
+    return config.count("hc_mult") if config.model_type == "deepseek_v4" else 1
 
 
 def _attention_width(config: Config, layer: LayerSpec, tp: int, itemsize: int, masked: bool) -> int:
@@ -181,21 +190,23 @@ def _mlp_width(config: Config, tp: int, itemsize: int) -> int:
     if config.model_type in ("mamba", "mamba2", "falcon_mamba"):
         return 0
     hidden, dense = config.count("hidden_size"), _dense_width(config)
+    residual = _residual_streams(config) * hidden
     inner = _tensors_of_inner(config) * -(-dense // tp)
     experts, top_k = routed_experts(config)
     if not top_k:
-        return 2 * hidden + inner
+        return residual + hidden + inner
     expert = -(-(config.optional_count("moe_intermediate_size") or dense) // tp)
     # Llama 4 sends every token to every expert; the router's zeros come later.
     rows = experts if config.model_type == "llama4_text" else top_k
-    # Gate and up in one tensor, act(gate), product; GPT-OSS adds biases and clamps.
-    gate = rows * (hidden + expert * (9 if config.model_type == "gpt_oss" else 4))
+    # Gate and up in one tensor, act(gate), product; GPT-OSS adds biases and clamps, DeepSeek-V4 clamps.
+    inner_tensors = {"gpt_oss": 9, "deepseek_v4": 6}.get(config.model_type, 4)
+    gate = rows * (hidden + expert * inner_tensors)
     # The rows stay, the experts' output, the same weighted, and the same in the order of the tokens.
     weighted = FLOAT32 if config.model_type in _FLOAT32_ROUTER else itemsize
     combine = rows * (2 * hidden + 2 * hidden * weighted // itemsize)
     # Float32 logits of the router, and five lists of 8-byte indices for sorting the rows.
     routing = (experts * FLOAT32 + rows * 5 * 8) // itemsize
-    return max(3 * hidden + routing + max(gate, combine), 2 * hidden + inner)
+    return residual + hidden + max(hidden + routing + max(gate, combine), inner)
 
 
 def _tensors_of_inner(config: Config) -> int:

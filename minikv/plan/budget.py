@@ -255,9 +255,8 @@ def plan_memory(
     else:
         spec = CacheSpec.from_config(config, **asked)
         known = ARCHITECTURES.get(reader.model_type)
-        if activation_bytes is None and (known is None or known.compressed):
-            code = "measured_needs_activations" if known is None else "activations_unknown"
-            raise ArgumentError(code, name=reader.name, model_type=reader.stated_type)
+        if activation_bytes is None and known is None:
+            raise ArgumentError("measured_needs_activations", name=reader.name, model_type=reader.stated_type)
         weights = find_weight_bytes(config, tp=tp, weight_bytes=weight_bytes, weight_dtype=weight_dtype)
     context = find_context(spec, context)
     if activation_bytes is not None or reader is None:

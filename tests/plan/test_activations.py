@@ -55,6 +55,16 @@ MLA = {
     "v_head_dim": 24,
     "head_dim": 16,
 }
+V4 = DEEPSEEK | {
+    "num_key_value_heads": 1,
+    "q_lora_rank": 96,
+    "o_groups": 4,
+    "o_lora_rank": 64,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "sliding_window": 200,
+    "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+}
 GPT2 = {"vocab_size": 100, "n_embd": 256, "n_layer": 2, "n_head": 8, "n_positions": 4096}
 GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
 LINEAR = {"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 16}
@@ -92,11 +102,15 @@ MODELS = [
     ),
     ("llama4", "llama4_text", SIZES | {"num_local_experts": 4, "intermediate_size_mlp": 256}, 1.1),
     ("deepseek_v3", "deepseek_v3", SIZES | MLA | DEEPSEEK, 1.1),
+    ("deepseek_v4", "deepseek_v4", SIZES | V4, 1.1),
+    ("deepseek_v4, wide heads", "deepseek_v4", SIZES | V4 | {"head_dim": 128}, 1.15),
+    ("deepseek_v4, wide experts", "deepseek_v4", SIZES | V4 | {"moe_intermediate_size": 768}, 1.1),
+    ("deepseek_v4, streams", "deepseek_v4", SIZES | V4 | {"num_experts_per_tok": 1}, 1.1),
     ("minicpm3", "minicpm3", SIZES | MLA | {"intermediate_size": 256}, 1.2),
 ]
 # Their attention has no SDPA in transformers (softcaps, sinks), or K and V of different widths, for which the
 # CPU's SDPA computes whole score matrices; GPU kernels take them.
-NO_CPU_KERNEL = ("gemma2", "gpt_oss", "deepseek_v3", "minicpm3")
+NO_CPU_KERNEL = ("gemma2", "gpt_oss", "deepseek_v3", "deepseek_v4", "minicpm3")
 
 
 def attention_without_scores(module, query, key, value, attention_mask, **_):

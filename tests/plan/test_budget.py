@@ -17,7 +17,6 @@ from minikv.plan import (
     rebuilt_bytes,
 )
 from minikv.plan.roofline import decode_floor, experts_touched
-from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.tables import context_rows, sharing_rows, weights_read
 from minikv.units import GIB
 from tests.in_turn import in_turn
@@ -268,8 +267,7 @@ def test_a_safety_that_is_no_share_is_refused(safety):
 def test_every_architecture_can_be_planned(model_type, tp):
     """With the weights given, since their shapes are not known for every architecture."""
     config = small_config(model_type)
-    more = {"activation_bytes": 10**6} if ARCHITECTURES[model_type].compressed else {}
-    budget = plan_memory(config, gpu_bytes=10 * GIB, tp=tp, weight_bytes=10**6, context=100, **more)
+    budget = plan_memory(config, gpu_bytes=10 * GIB, tp=tp, weight_bytes=10**6, context=100)
     assert sum(budget.parts().values()) == 10 * GIB
     assert budget.max_batch() > 0
     assert budget.assumptions("zh")

@@ -44,13 +44,17 @@ Dim = int | Cuts
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of the whole model. ``quantizable``: a quantized checkpoint may store it in fewer bits."""
+    """One tensor of the whole model. ``quantizable``: a quantized checkpoint may store it in fewer bits.
+
+    ``itemsize``: bytes of an element where it does not have the model's dtype.
+    """
 
     name: str
     layer: int | None
     dims: tuple[Dim, ...]
     kind: str
     quantizable: bool = False
+    itemsize: int | None = None
 
     def shape(self, tp: int) -> tuple[int, ...]:
         """The shape on one of ``tp`` ranks."""

@@ -21,6 +21,7 @@ from minikv.plan.spec.cache_spec import model_dtype_of
 from minikv.plan.spec.config import Config, read_config
 from minikv.plan.spec.measured import measured_parameters
 from minikv.plan.weights.classic import CLASSIC
+from minikv.plan.weights.compressed import deepseek_v4
 from minikv.plan.weights.decoder import DENSE
 from minikv.plan.weights.files import Checkpoint, folder_of, read_checkpoint
 from minikv.plan.weights.gemma import GEMMA
@@ -37,6 +38,7 @@ WEIGHT_FAMILIES: dict[str, Callable[[Config], Iterator[Tensor]]] = {
     **RECURRENT_FAMILIES,
     **GEMMA,
     **CLASSIC,
+    "deepseek_v4": deepseek_v4,
 }
 
 # A key of messages/weights.toml, and its values.
@@ -242,7 +244,7 @@ def _tensors(config: Config) -> Iterator[Tensor]:
 def _stored_bytes(
     config: Config, tensor: Tensor, shape: tuple[int, ...], itemsize: int, quantization: Quantization | None
 ) -> int:
-    plain = math.prod(shape) * itemsize
+    plain = math.prod(shape) * (tensor.itemsize or itemsize)
     if quantization is None or not tensor.quantizable:
         return plain
     if tensor.kind == "expert" and quantization.method == "bitsandbytes":

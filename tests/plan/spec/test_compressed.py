@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minikv.cache import LinearKVCache
-from minikv.errors import ArgumentError, ConfigError
+from minikv.errors import ArgumentError, ConfigError, DoesNotFitError
 from minikv.plan import CacheSpec, plan_memory
 from minikv.plan.pool import max_length, sequence_bytes
 from tests.plan.small_models import small_config, small_model
@@ -124,11 +124,19 @@ def test_what_is_not_understood_is_refused_by_name(change, words):
     assert caught.value.text("zh") != caught.value.text("en")
 
 
-def test_another_layout_and_unknown_activations_are_refused_with_a_way_out():
+def test_another_layout_is_refused_with_a_way_out():
     with pytest.raises(ConfigError, match='layout "hf"'):
         CacheSpec.from_config(FLASH, layout="vllm")
-    with pytest.raises(ArgumentError, match="activation_bytes"):
-        plan_memory(FLASH, gpu="H200", weight_bytes=GIB)
+
+
+def test_eight_cards_are_planned_by_name_and_nothing_has_to_be_given():
+    budget = plan_memory("DeepSeek-V4-Flash", gpu="H200", tp=8)
+    assert 67 * GIB < budget.weight_bytes < 68 * GIB
+    assert budget.activations.stage == "mlp"
+    assert budget.fits
+    with pytest.raises(DoesNotFitError):
+        plan_memory("DeepSeek-V4-Pro", gpu="H200", tp=8)
+    assert plan_memory("DeepSeek-V4-Pro", gpu="H200", tp=8, weight_dtype="int4").fits
 
 
 def test_no_row_holds_compressed_entries():

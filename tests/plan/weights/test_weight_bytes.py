@@ -164,6 +164,20 @@ def test_gpt_oss_is_its_published_index_to_the_byte(name, total_size):
     assert weight_bytes(name).total == total_size
 
 
+def test_deepseek_v4_in_bf16_has_float32_where_transformers_keeps_it():
+    """284B and 1.6T parameters; norms, sinks, position biases and hyper-connections have 4 bytes an element."""
+    counts = {
+        "DeepSeek-V4-Flash": (284_332_230_231, 43, 4096),
+        "DeepSeek-V4-Pro": (1_572_997_179_491, 61, 7168),
+    }
+    for name, (count, layers, hidden) in counts.items():
+        weights = weight_bytes(name)
+        assert weights.num_parameters == count
+        mixing = layers * 2 * (24 * 4 * hidden + 24 + 3) + 4 * 4 * hidden + 4 + 1
+        assert weights.parts["norm"] > 4 * mixing
+        assert 2 * mixing < weights.total - 2 * count < 2.2 * mixing
+
+
 # Fields that let 2, 4 and 8 ranks divide every width of the small configs.
 EVEN = {
     "hidden_size": 64, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64,
@@ -171,7 +185,7 @@ EVEN = {
     "linear_num_key_heads": 8, "linear_num_value_heads": 16, "moe_shared_expert_intermediate_size": 32,
     "vocab_size_per_layer_input": 96, "ffn_dim": 64, "global_head_dim": 16, "word_embed_proj_dim": 64,
     "encoder_attention_heads": 8, "decoder_attention_heads": 16, "d_model": 64, "mamba_num_heads": 16,
-    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "o_groups": 8,
 }  # fmt: skip
 
 
