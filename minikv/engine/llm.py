@@ -79,7 +79,7 @@ class LLM:
     - ``kv_bytes``: the size in bytes, or
     - ``num_blocks``: the size in blocks (of a linear cache: in rows).
     - ``utilization``: the share of a GPU's memory, 0 to 1, that everything on it may take where the cache is measured.
-    - ``block_size``: tokens a block.
+    - ``block_size``: tokens a block; where a layer makes one entry of several, rounded up to whole entries.
     - ``cache``: "paged", or "linear": a row of ``max_model_len`` tokens for each sequence instead of blocks.
     - ``kv_dtype``: the dtype of a stored element; None is the model's own. "fp8_e4m3" and "fp8_e5m2" take one byte an
       element; "fp8_scaled" and "int8" take four bytes besides for each token and KV head, of K and of V.

@@ -31,6 +31,8 @@ from minikv.plan import CacheSpec
 NEW_TOKENS = 8
 STEM = 2 * TRIAL_BLOCK  # tokens with which two prompts begin
 ENDS = (3, 9, 5, 17)  # the prompts' own tokens: the last two stand behind the stem
+# Attributes of a layer of transformers' cache that are dicts of tensors: states, and what DeepSeek-V4 compresses
+STATES = "conv_states recurrent_states compressed_kv buffer_kv buffer_gate overlap_kv overlap_gate".split()
 WORDS = """A cache keeps the keys and the values of every token that a model has read, because each new token attends
 to all of them. A block holds the tokens of one sequence, and sequences with the same beginning share its blocks."""
 
@@ -180,9 +182,10 @@ def _bytes(model: Any, spec: CacheSpec, own: list[_Own]) -> ModelCheck:
 def _held(layer: Any) -> Iterator[Tensor]:
     """Yield every tensor that a layer of transformers' cache keeps for its sequences."""
     kept = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys", "idx_keys")]
-    for name in ("conv_states", "recurrent_states"):
+    for name in STATES:
         kept += (getattr(layer, name, None) or {}).values()
-    return (tensor for tensor in kept if tensor is not None)
+    once = {id(tensor): tensor for tensor in kept if tensor is not None}  # K may be V
+    return iter(once.values())
 
 
 def _windows(spec: CacheSpec, own: list[_Own]) -> Iterator[ModelCheck]:
