@@ -43,7 +43,18 @@ def test_the_page_says_what_the_widget_says(lang):
 def test_settings_that_cannot_work_are_said():
     told = ask(model="Llama-3.1-70B", gpu="T4")
     assert told["view"]["error"]
+    assert "327,680 B" in told["explained"]["en"], "what a token costs is known all the same"
+    told = ask(model="Llama-3.1-70B", tp=7)
     assert told["view"]["status"] == told["explained"]["en"]
+
+
+def test_a_model_whose_layers_were_measured_says_what_a_token_costs():
+    told = ask(model="MiniMax-M3", tp=8)
+    assert ["MiniMax-M3", "MiniMax-M3"] in told["form"]["fields"][0]["options"]
+    assert "--activation-bytes" in told["view"]["status"]
+    spec = CacheSpec.from_config("MiniMax-M3", tp=8)
+    assert told["explained"] == {each: spec.explain(each) for each in LANGUAGES}
+    assert {row.model: row.token_bytes for row in rows()}["MiniMax-M3"] == 137_472
 
 
 def test_a_pasted_config_is_a_model_like_those_of_the_catalogue():

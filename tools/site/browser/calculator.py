@@ -7,7 +7,7 @@ import json
 import shlex
 from typing import Any
 
-from minikv.course.widgets.budget_view import KV_DTYPES, budget_form, budget_of, budget_view
+from minikv.course.widgets.budget_view import KV_DTYPES, budget_form, budget_view
 from minikv.course.widgets.parts import nothing_stacked, stacked
 from minikv.errors import MiniKVError
 from minikv.i18n import LANGUAGES, escape_controls
@@ -76,8 +76,9 @@ def _config(state: dict[str, Any], lang: str) -> dict[str, Any]:
     kept = (
         state if state["kv_dtype"] in KV_DTYPES else {**state, "kv_dtype": None}
     )  # a GGUF file's was chosen
-    try:
-        spec = budget_of(kept, models).spec
+    try:  # the bytes of a token are known where the memory of a card is not
+        asked = {"tp": kept["tp"], "kv_dtype": kept["kv_dtype"]}
+        spec = CacheSpec.from_config(models.get(kept["model"], kept["model"]), **asked)
         explained = {each: spec.explain(each) for each in LANGUAGES}
     except MiniKVError as refusal:
         explained = {each: refusal.text(each) for each in LANGUAGES}
