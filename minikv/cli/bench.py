@@ -31,6 +31,7 @@ def bench(
     cpu_kv: str | None = None,
     prefix_dir: str | None = None,
     prompt_lookup: int = 0,
+    saved_states: int | None = None,
     dtype: str = "auto",
     device: str = "auto",
     max_num_seqs: int = 64,
@@ -66,6 +67,7 @@ def bench(
         cpu_kv_bytes=size("--cpu-kv", cpu_kv),
         prefix_dir=prefix_dir,
         prompt_lookup=prompt_lookup,
+        saved_states=saved_states,
     )
     from minikv.cli.bench_run import run
 

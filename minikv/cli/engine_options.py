@@ -43,6 +43,7 @@ class Engine:
     cpu_kv_bytes: int | None = None
     prefix_dir: str | None = None
     prompt_lookup: int = 0
+    saved_states: int | None = None
     layers: str | None = None
 
     def __post_init__(self):
@@ -57,9 +58,9 @@ class Engine:
         for what in counts:
             if getattr(self, what) is not None:
                 check_count(what, getattr(self, what))
-        check_count("prompt_lookup", self.prompt_lookup, least=0)
-        if self.seed is not None:
-            check_count("seed", self.seed, least=0)
+        for what in ("prompt_lookup", "saved_states", "seed"):
+            if getattr(self, what) is not None:
+                check_count(what, getattr(self, what), least=0)
         require_engine()  # before a command opens its files
 
     def prepare(self) -> None:

@@ -47,6 +47,7 @@ def generate(
     cpu_kv: str | None = None,
     prefix_dir: str | None = None,
     prompt_lookup: int = 0,
+    saved_states: int | None = None,
     layers: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
@@ -81,6 +82,7 @@ def generate(
         cpu_kv_bytes=size("--cpu-kv", cpu_kv),
         prefix_dir=prefix_dir,
         prompt_lookup=prompt_lookup,
+        saved_states=saved_states,
         layers=layers,
     )
     if profile is not None and engine.tp > 1:

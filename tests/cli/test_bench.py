@@ -14,6 +14,7 @@ from minikv.cli.engine_options import Engine
 from minikv.engine import LLM
 from minikv.errors import ArgumentError, MiniKVError
 from tests.cli.inside import is_one_sentence
+from tests.models.running import World
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
@@ -206,3 +207,14 @@ def test_an_interrupt_gives_no_figures(terminal, monkeypatch):
     done = terminal("bench", *SMALL)
     assert (done.code, done.out) == (130, "")
     assert done.err.startswith("Stopped")
+
+
+def test_saved_states_let_a_model_with_states_hit_prefixes(terminal, tmp_path):
+    World.bare("lfm2").save_pretrained(tmp_path)
+    load = ("--num-requests", "4", "--input-len", "9", "--output-len", "2", "--prefix-len", "8")
+    sizes = ("--max-num-seqs", "1", "--block-size", "4", "--num-blocks", "64", "--json")
+    rates = []
+    for saved in ("0", "2"):
+        done = terminal("bench", "--model", str(tmp_path), *load, *sizes, "--saved-states", saved)
+        rates.append(json.loads(done.out)["metrics"]["hit_rate"])
+    assert rates[0] == 0 < rates[1]
