@@ -41,9 +41,9 @@ class Sweep:
         )  # fmt: skip
 
     def splits_of(self, config: Config) -> int:
-        """How many splits the table chooses."""
+        """The most splits of a sequence that the table allows."""
         launches, _ = attention_launches(self.device, self.query, self.kv, config=config, **self.options)
-        return int(launches[0].grid[0])
+        return int(launches[0].arguments[-4])
 
     def run(self, config: Config, splits: int | None) -> Tensor:
         launches, result = attention_launches(

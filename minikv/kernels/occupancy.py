@@ -73,6 +73,21 @@ def split_tiles(total: int, own: int, splits: int, wave: int, least: int) -> int
     return max(share, -(-own // splits), 1)
 
 
+def splits_of(tiles: Sequence[int], splits: int, wave: int, least: int) -> list[int]:
+    """Return the splits of each sequence of a batch by its ``tiles`` of keys; an empty one has one, too."""
+    total = sum(tiles)
+    return [max(1, -(-own // split_tiles(total, own, splits, wave, least))) for own in tiles]
+
+
+def most_parts(rows: int, splits: int, wave: int, queries: int = 1) -> int:
+    """Return the most partial results, whatever the lengths, of ``rows`` queries, at most ``queries`` a sequence.
+
+    All tiles make at most ``SPLIT_WAVES * wave`` splits of the share that ``split_tiles`` gives. A sequence's last
+    split may be shorter, so the sum of all ``splits_of`` is at most one more for each sequence.
+    """
+    return min(rows * splits, rows + queries * SPLIT_WAVES * wave)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How one attention kernel's programs fill the GPU.
@@ -101,12 +116,13 @@ def makespan(
     splits: Sequence[int] | int = 1,
     descending: bool = True,
     dim: int = 128,
+    spare: int = 0,
 ) -> Schedule:
     """Return how ``slots`` programs at a time get through causal attention, each slot taking the next when it is free.
 
     Sequence i has ``lengths[i]`` keys and the last ``queries[i]`` of them as queries, and ``splits[i]`` splits; one
     number stands for all. A tile of ``block_n`` keys takes one unit of time. ``descending``: each sequence's tiles of
-    rows begin with the longest.
+    rows begin with the longest. ``spare`` programs come last and find no work, for which each takes one unit.
     """
     batch = len(lengths)
     each_queries = [queries] * batch if isinstance(queries, int) else list(queries)
@@ -118,12 +134,13 @@ def makespan(
     rows = sum(count * parts for count, parts in zip(each_queries, each_splits, strict=True) if parts > 1)
     part_bytes = 4 * dim * kv_heads * group * rows
     if not work:
-        return Schedule(1.0, 1.0, len(costs), len(costs), part_bytes)
+        return Schedule(1.0, 1.0, len(costs) + spare, len(costs) + spare, part_bytes)
     ends = [0] * slots
-    for cost in work:
+    for cost in [*work, *[1] * spare]:
         heapq.heapreplace(ends, ends[0] + cost)
     last_wave = (len(work) % slots or slots) / slots
-    return Schedule(sum(work) / slots / max(ends), last_wave, len(costs), len(costs) - len(work), part_bytes)
+    programs = len(costs) + spare
+    return Schedule(sum(work) / slots / max(ends), last_wave, programs, programs - len(work), part_bytes)
 
 
 def _costs(

@@ -61,7 +61,6 @@ ON_REQUEST = [
     ],
     *[(120, {"queries": queries}) for queries in (1, 512)],
     *[(capability, {"latent": True, "dtype": torch.float32}) for capability in (80, 90)],
-    (90, {"latent": True, "queries": 2**14}),  # more programs than the second axis of a grid takes
     (89, {"stored": torch.float8_e4m3fn}),
     (89, {"stored": torch.int8, "dtype": torch.float16}),
     *[(capability, {"block_size": block_size}) for capability in (80, 90) for block_size in (8, 7, 32, 256)],

@@ -1,8 +1,10 @@
 """The arithmetic of occupancy, Little's law and schedules, by figures worked out by hand or published."""
 
+import random
+
 import pytest
 
-from minikv.kernels.occupancy import LIMITS, little, makespan, occupancy
+from minikv.kernels.occupancy import LIMITS, little, makespan, most_parts, occupancy, split_tiles, splits_of
 
 LLAMA_8B = {"kv_heads": 8, "group": 4}
 
@@ -71,6 +73,49 @@ def test_splits_of_each_sequence_leave_none_empty_and_parts_are_counted():
     assert (same.programs, same.empty, own.programs, own.empty) == (128, 56, 72, 0)
     assert same.part_bytes == 2 * 8 * 32 * 128 * 4
     assert own.part_bytes == 8 * 32 * 128 * 4
+
+
+def test_a_batch_of_one_length_is_split_alike_and_never_more_than_it_may():
+    for total, own, splits, wave, least in [
+        (64, 64, 16, 33, 4),
+        (2048, 2048, 29, 33, 4),
+        (128, 16, 29, 33, 4),
+    ]:
+        share = split_tiles(total, own, splits, wave, least)
+        assert 1 <= share <= own
+        assert -(-own // share) <= splits
+    assert split_tiles(0, 0, 8, 33, 4) == 1
+    assert split_tiles(16, 16, 29, 33, 4) == 1, "a GPU that is not full takes shorter splits"
+    assert split_tiles(4096, 64, 29, 33, 4) == 32
+
+
+def test_no_lengths_make_more_parts_than_are_reserved():
+    """One query a sequence or many, short beside long, and none; and some come within one wave of it."""
+    draw = random.Random(0)
+    closest = 0.0
+    for _ in range(2000):
+        splits, wave, least = draw.randint(2, 64), draw.randint(1, 264), draw.randint(1, 16)
+        tiles = [
+            draw.choice([0, 1, draw.randint(0, 40), draw.randint(0, 4000)])
+            for _ in range(draw.randint(1, 80))
+        ]
+        queries = [draw.randint(0, draw.choice([1, 9])) for _ in tiles]
+        found = splits_of(tiles, splits, wave, least)
+        assert 1 <= min(found) <= max(found) <= splits
+        assert sum(found) <= most_parts(len(tiles), splits, wave)
+        parts = sum(count * each for count, each in zip(queries, found, strict=True))
+        assert parts <= most_parts(sum(queries), splits, wave, max(queries))
+        closest = max(closest, sum(found) / most_parts(len(tiles), splits, wave))
+    assert closest > 0.9
+
+
+def test_programs_without_work_take_time_where_no_slot_is_left_over():
+    sizes = dict(block_m=16, block_n=64, slots=8, **LLAMA_8B)
+    whole = makespan([128], 1, **sizes)
+    assert (whole.efficiency, whole.empty) == (1.0, 0)
+    found = makespan([128], 1, spare=16, **sizes)
+    assert (found.efficiency, found.programs, found.empty) == (0.5, 24, 16)
+    assert makespan([128], 1, spare=16, **(sizes | {"slots": 16})).efficiency == 0.5
 
 
 def test_nothing_to_do_is_done_at_once():

@@ -106,45 +106,84 @@ def attend_tiles(
 
 
 @triton.jit
-def split_tiles(
-    lengths, own, splits, batch, wave, least, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
+def key_tiles(
+    lengths, query_starts, first, batch, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Return the tiles of each split of a sequence that has ``own``: ``minikv.kernels.occupancy.split_tiles``.
+    """Return the tiles of keys that the queries of SEQUENCES sequences see, and the queries; -1 behind the last one."""
+    sequences = first + tl.arange(0, SEQUENCES)
+    stored = sequences < batch
+    tokens = tl.load(lengths + sequences, mask=stored, other=0).to(tl.int32)
+    queries = stored.to(tl.int32)
+    if query_starts is not None:
+        starts = tl.load(query_starts + sequences, mask=stored, other=0)
+        queries = (tl.load(query_starts + sequences + 1, mask=stored, other=0) - starts).to(tl.int32)
+    tiles = tl.cdiv(tokens, BLOCK_N)
+    if WINDOW > 0:
+        tiles -= tl.maximum(tokens - queries - WINDOW + 1, 0) // BLOCK_N
+    return tl.where(stored, tiles, -1), queries
 
-    Read from the lengths, so that the next step of a captured graph is split by its own.
+
+@triton.jit
+def find_split(
+    item, lengths, query_starts, splits, batch, wave, least, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Return the sequence and split of ``item``, how many splits and parts are before the sequence, and a fair share.
+
+    ``minikv.kernels.occupancy.splits_of``, from the lengths on the device, so that the next step of a captured graph is
+    split by its own. The sequence is at least ``batch`` where there are fewer splits.
     """
-    tiles = tl.zeros([SEQUENCES], tl.int32)
+    seen = tl.zeros([SEQUENCES], tl.int32)
     for first in range(0, batch, SEQUENCES):
-        sequences = first + tl.arange(0, SEQUENCES)
-        tokens = tl.load(lengths + sequences, mask=sequences < batch, other=0).to(tl.int32)
-        if WINDOW > 0:
-            tokens = tl.minimum(tokens, WINDOW)
-        tiles += tl.cdiv(tokens, BLOCK_N)
-    total = tl.sum(tiles, 0)
+        tiles, _ = key_tiles(lengths, query_starts, first, batch, WINDOW, BLOCK_N)
+        seen += tl.maximum(tiles, 0)
+    total = tl.sum(seen, 0)
     share = tl.maximum(tl.cdiv(total, WAVES * wave), tl.minimum(tl.cdiv(total, wave), least))
-    return tl.maximum(tl.maximum(share, tl.cdiv(own, splits)), 1)
+    share = tl.maximum(share, 1)
+    sequences, items, parts = seen * 0, seen * 0, seen * 0
+    before = 0
+    for first in range(0, batch, SEQUENCES):
+        tiles, queries = key_tiles(lengths, query_starts, first, batch, WINDOW, BLOCK_N)
+        count = tl.maximum(tl.cdiv(tiles, tl.maximum(share, tl.cdiv(tiles, splits))), 1)
+        count = tl.where(tiles < 0, 0, count)
+        passed = before + tl.cumsum(count, 0) <= item
+        sequences += passed.to(tl.int32)
+        items += tl.where(passed, count, 0)
+        parts += tl.where(passed, count * queries, 0)
+        before += tl.sum(count, 0)
+    return tl.sum(sequences, 0), item - tl.sum(items, 0), tl.sum(parts, 0), share
 
 
-@triton.jit(do_not_specialize=["stride_table", "splits", "least", "batch", "wave"])
+@triton.jit(do_not_specialize=["stride_table", "programs", "splits", "least", "batch", "wave"])
 def attention_kernel(
     query, query_rope, k_cache, v_cache, k_scale, v_scale, tables, query_starts, lengths, sinks, out, lse, logits,
-    qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
-    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits, splits, least,
-    batch, wave, HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, MANY: tl.constexpr, LATENT: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
-    HAS_SINKS: tl.constexpr, SCALED_K: tl.constexpr, SCALED_V: tl.constexpr, KEEP_LOGITS: tl.constexpr,
-    LONG: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
+    spans, qk_scale, softcap, stride_qt, stride_qh, stride_rt, stride_rh, stride_kb, stride_kt, stride_kh, stride_vb,
+    stride_vt, stride_vh, stride_ksb, stride_kst, stride_vsb, stride_vst, stride_table, stride_logits, programs,
+    splits, least, batch, wave, HEADS: tl.constexpr, GROUP: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, MANY: tl.constexpr, LATENT: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, SCALED_K: tl.constexpr, SCALED_V: tl.constexpr,
+    KEEP_LOGITS: tl.constexpr, ALIGNED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, tiles of rows * HEADS, B). Without ``query_starts`` sequence i has only the query i.
+    """Grid (items * ``programs``): for each item the tiles of rows of the longest sequence, times HEADS.
 
-    ``out`` and ``lse`` are the result, or with MANY splits the partial ones with the lse in base 2. LONG: the first two
-    axes are exchanged, since only the first axis takes more than 65,535 programs, which a long prefill needs.
+    An item is a sequence, or with MANY splits one split of one sequence, in the order of the sequences. Behind the last
+    split there may be items without work. Without ``query_starts`` sequence i has only the query i.
+
+    ``out`` and ``lse`` are the result, or with MANY splits the partial ones [parts, Hq, DIM], with the lse in base 2.
+    ``spans`` [T, 2] is filled then: each query's first part, and how many it has.
     """
-    split, program, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    programs = tl.num_programs(1)
-    if LONG:
-        split, program, programs = program, split, tl.num_programs(0)
+    item, program = tl.program_id(0) // programs, tl.program_id(0) % programs
+    sequence, split, part, share = item, 0, 0, 1
+    if MANY and batch == 0:
+        # Never so: it begins a second block. In Triton 3.7 what depends on a loop of the first block has no alignment,
+        # and masked tiles would be copied without buffers.
+        return
+    if MANY:
+        sequence, split, part, share = find_split(
+            item, lengths, query_starts, splits, batch, wave, least, WINDOW, BLOCK_N
+        )
+    if MANY and sequence >= batch:
+        return
     # The last rows see the most keys, and programs start in order: begin with the longest, so that none is left over.
     head, tile_of_rows = program % HEADS, (programs - 1 - program) // HEADS
     length = tl.load(lengths + sequence).to(tl.int32)
@@ -168,8 +207,13 @@ def attention_kernel(
     if WINDOW > 0:
         first = tl.maximum(first_position - WINDOW + 1, 0)
     begin, end = first // BLOCK_N, tl.cdiv(last_position + 1, BLOCK_N)
+    count = 1
     if MANY:
-        share = split_tiles(lengths, end - begin, splits, batch, wave, least, WINDOW, BLOCK_N)
+        all_tiles = tl.cdiv(length, BLOCK_N)
+        if WINDOW > 0:
+            all_tiles -= tl.maximum(length - queries - WINDOW + 1, 0) // BLOCK_N
+        share = tl.maximum(share, tl.cdiv(all_tiles, splits))
+        count = tl.maximum(tl.cdiv(all_tiles, share), 1)
         begin = tl.minimum(begin + split * share, end)
         end = tl.minimum(begin + share, end)
     # Tiles that every query sees in full need no mask. A tile that is cut on both sides belongs to the first loop.
@@ -181,16 +225,26 @@ def attention_kernel(
 
     # Where the tile begins, and how far behind it each row lies. Rows of one query need no address of their own.
     first_at, first_head = first_row + first_query, (head * GROUP).to(tl.int64)
-    if GROUP % BLOCK_M == 0:
+    if query_starts is None:
+        behind, head_of = tl.zeros([BLOCK_M], tl.int64), rows.to(tl.int64)
+    elif GROUP % BLOCK_M == 0:
         behind, head_of = tl.zeros([BLOCK_M], tl.int64), tl.arange(0, BLOCK_M).to(tl.int64)
         first_head += tile_of_rows * BLOCK_M % GROUP
     else:
         behind, head_of = (rows // GROUP - first_query).to(tl.int64), (rows % GROUP).to(tl.int64)
     query_heads = HEADS * GROUP
+    part_at = first_at
+    if MANY:
+        part_at = part + first_query * count + split
+        if split == 0 and head == 0:
+            span = spans + 2 * (first_row + rows // GROUP)
+            of_a_query = live & (rows % GROUP == 0)
+            tl.store(span, part + rows // GROUP * count, mask=of_a_query)
+            tl.store(span + 1, tl.zeros([BLOCK_M], tl.int32) + count, mask=of_a_query)
     if MANY and begin == end:
-        # A short sequence among long ones has fewer splits. Of the others the merge reads the lse alone.
-        at = (first_at * splits + split) * query_heads + first_head
-        tl.store(lse + at + behind * splits * query_heads + head_of, float("-inf"), mask=live)
+        # Early queries of a prompt see fewer keys, an empty sequence none. The merge reads the lse alone.
+        at = lse + part_at.to(tl.int64) * query_heads + first_head + behind * count * query_heads + head_of
+        tl.store(at, float("-inf"), mask=live)
         return
     columns = tl.arange(0, BLOCK_DK)
     q_at = query + first_at * stride_qt + first_head * stride_qh
@@ -258,9 +312,7 @@ def attention_kernel(
         acc *= tl.exp2(largest - finite)[:, None]
         largest = new
 
-    # The partial results are [T, splits, Hq, DIM]; without splits these are those of the queries.
-    first_at, behind = first_at * splits + split, behind * splits
-    first_at, at = first_at * query_heads + first_head, behind * query_heads + head_of
+    first_at, at = part_at.to(tl.int64) * query_heads + first_head, behind * count * query_heads + head_of
     sums = tl.where(total == 0, 1.0, total)
     columns = tl.arange(0, BLOCK_D)
     kept = live[:, None] & (columns < DIM)[None, :]
@@ -269,18 +321,18 @@ def attention_kernel(
     tl.store(lse + first_at + at, in_base_2 * (1.0 if MANY else LN_2), mask=live)
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit
 def merge_splits_kernel(
-    parts, part_lse, sinks, out, lse, splits,
+    parts, part_lse, spans, sinks, out, lse,
     QUERY_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (T * Hq): merge ``splits`` partial results, each weighted by exp2 of its lse, which is in base 2.
+    """Grid (T * Hq): merge the parts of a query, each weighted by exp2 of its lse, which is in base 2.
 
     BLOCK_S of them at a time, so that their loads are under way together and not each behind the one before.
     """
     row = tl.program_id(0).to(tl.int64)
-    head = row % QUERY_HEADS
-    first = (row - head) * splits + head  # of the part of split 0; that of the next is QUERY_HEADS behind it
+    head, span = row % QUERY_HEADS, spans + row // QUERY_HEADS * 2
+    first, splits = tl.load(span).to(tl.int64) * QUERY_HEADS + head, tl.load(span + 1)
     columns = tl.arange(0, BLOCK_D)
     largest = float("-inf")
     total = 0.0

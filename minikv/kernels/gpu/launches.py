@@ -10,6 +10,7 @@ from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, 
 from minikv.kernels.gpu.common import Device, Launch, aligned, check_stored, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
 from minikv.kernels.gpu.tiles import LOG2_E
+from minikv.kernels.occupancy import most_parts
 from minikv.kernels.paged_kv import PagedKV
 
 LEAST_OF_SPLIT = 256  # tokens: fewer, and its partial result is more than 5 % of the bytes of its K and V
@@ -17,9 +18,6 @@ LONG_SPLIT = 4096  # tokens of a split of the longest sequence, where the batch 
 ONE_EACH = 2**20  # a wave of so many splits is never full: each sequence has as many as it may
 MERGED = 16  # partial results that the merge reads at a time
 SCORE_TILE = 256  # tokens of one program of the second pass
-# The most programs along the second and the third axis, on every NVIDIA GPU; the first takes 2**31 - 1. (CUDA C++
-# guide)
-LARGEST_GRID = 65535
 
 
 def attention_launches(
@@ -70,7 +68,6 @@ def attention_launches(
         # have ended. The kernel finds from the lengths how many each of them has.
         alone = choose_splits(programs, tiles, slots, triton.cdiv(LONG_SPLIT, config.block_n))
         splits = max(alone, choose_splits(batch * programs, tiles, slots, least))
-    long = programs > LARGEST_GRID
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=query.device)
@@ -79,34 +76,28 @@ def attention_launches(
     scores = empty(batch, heads, width) if return_scores else None
     stride_logits = triton.cdiv(width, 16) * 16  # always divisible by 16, so that Triton compiles only once
     logits = empty(batch, query_heads, stride_logits) if return_scores else None
-    parts, part_lse = out, lse
+    parts, part_lse, spans, items = out, lse, None, batch
     if splits > 1:
-        parts, part_lse = empty(rows, splits, query_heads, out_dim), empty(rows, splits, query_heads)
+        items, count = most_parts(batch, splits, wave), most_parts(rows, splits, wave, max_queries)
+        parts, part_lse = empty(count, query_heads, out_dim), empty(count, query_heads)
+        spans = empty(rows, 2, dtype=torch.int32)
     arguments = (
         query, q_rope, kv.k, kv.v, kv.k_scale, kv.v_scale, kv.block_tables, query_starts, kv.lengths, sinks, parts,
-        part_lse, logits, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
+        part_lse, logits, spans, scale / softcap if softcap else scale * LOG2_E.value, (softcap or 0.0) * LOG2_E.value,
         *query.stride()[:2], *((0, 0) if q_rope is None else q_rope.stride()[:2]), *kv.k.stride()[:3],
         *kv.v.stride()[:3], *((0, 0) if kv.k_scale is None else kv.k_scale.stride()[:2]),
         *((0, 0) if kv.v_scale is None else kv.v_scale.stride()[:2]), kv.block_tables.stride(0), stride_logits,
-        splits, least, batch, wave,
+        programs, splits, least, batch, wave,
     )  # fmt: skip
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
         BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, MANY=splits > 1,
         LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None, SCALED_K=kv.k_scale is not None,
         SCALED_V=kv.v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=aligned(kv.k) and aligned(kv.v),
-        LONG=long, EXACT=interpreted(),
+        EXACT=interpreted(),
     )  # fmt: skip
-    launches = [
-        Launch(
-            attention_kernel,
-            (programs, splits, batch) if long else (splits, programs, batch),
-            arguments,
-            constants,
-            config.num_warps,
-            config.num_stages,
-        )
-    ]
+    layout = config.num_warps, config.num_stages
+    launches = [Launch(attention_kernel, (items * programs,), arguments, constants, *layout)]
     if splits > 1:
         constants = dict(
             QUERY_HEADS=query_heads,
@@ -115,7 +106,7 @@ def attention_launches(
             BLOCK_S=MERGED,
             HAS_SINKS=sinks is not None,
         )
-        merged = (parts, part_lse, sinks, out, lse, splits)
+        merged = (parts, part_lse, spans, sinks, out, lse)
         warps = max(1, padded(out_dim) // 128)  # 64 values of a look in the registers of a thread
         launches.append(
             Launch(merge_splits_kernel, (rows * query_heads,), merged, constants, num_warps=warps)
