@@ -223,6 +223,29 @@ def test_the_commands_that_are_written_down_fit_into_their_minutes():
     assert set(first) <= set(named)
 
 
+def names_read(node):
+    """Every name and attribute that code below ``node`` reads."""
+    found = (each for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute))
+    return {each.id if isinstance(each, ast.Name) else each.attr for each in found}
+
+
+def test_every_kernel_is_launched_by_a_test_of_a_part():
+    """By its launch's name, or by that of an operation that starts it."""
+    modules = [ast.parse(path.read_text()) for path in (ROOT / "minikv/kernels/gpu").glob("*.py")]
+    functions = [node for tree in modules for node in tree.body if isinstance(node, ast.FunctionDef)]
+    compiled = [node.name for node in functions if "jit" in names_read(ast.Module(node.decorator_list, []))]
+    kernels = [name for name in compiled if name.endswith("_kernel")]
+    files = {file for part in all_parts(ROOT) if part.kind == "tests" for file in part.files}
+    read = set().union(*(names_read(ast.parse((ROOT / file).read_text())) for file in files))
+    assert {"attention_kernel", "merge_splits_kernel", "store_kernel"} <= set(kernels)
+    for kernel in kernels:
+        starts, more = {kernel}, {kernel}
+        while more:
+            more = {node.name for node in functions if names_read(node) & starts} - starts
+            starts |= more
+        assert (starts - {kernel}) & read, kernel
+
+
 def test_parts_by_number_range_and_name(tree):
     parts = all_parts(tree)
 
