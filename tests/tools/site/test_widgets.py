@@ -133,7 +133,7 @@ def test_the_allocation_of_the_page_refuses_what_a_paged_cache_cannot_hold():
             assert widget.view["error"]
             refused.append(name)
         else:
-            assert paged_layout(spec, find_codec(spec.kv_dtype)).kv_cache_groups
+            assert paged_layout(spec, find_codec(spec.kv_dtype), block_size=16).kv_cache_groups
     assert "Whisper-large-v3" in refused
 
 
