@@ -6,11 +6,8 @@ that); ``benchmarks/kernels.py`` measures them where there is a GPU.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import triton
-
-SHAPES = 4096  # of calls that are remembered: all layers of a step ask the same, and many steps do
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,6 @@ class Config:
     per_sm: int = 1
 
 
-@lru_cache(SHAPES)
 def attention_config(
     capability: int,
     dim: int,
@@ -84,7 +80,6 @@ def attention_config(
     return Config(64, 32, 8, 2 if small else 3)
 
 
-@lru_cache(SHAPES)
 def choose_splits(programs: int, tiles: int, slots: int, least_tiles: int = 1) -> int:
     """Return the number of splits of each sequence that gives work to all the GPU's slots.
 
