@@ -52,7 +52,7 @@ def composites() -> dict[str, str]:
     outer = {*auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, *auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}
     for name in sorted(outer, reverse=True):
         inner = _inside(CONFIG_MAPPING[name])
-        if inner not in {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ARCHITECTURES, None}:
+        if inner and inner not in {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ARCHITECTURES}:
             found[inner] = name
     return found
 
@@ -62,9 +62,9 @@ def _inside(composite: Any) -> str | None:
     parts = composite.sub_configs or {}
     if "thinker_config" in parts:
         return None
-    text_class = parts.get("text_config")
-    if getattr(text_class, "model_type", ""):
-        return text_class.model_type
+    inner = getattr(parts.get("text_config"), "model_type", "")
+    if inner:
+        return inner
     try:
         return composite().get_text_config(decoder=True).model_type
     except Exception:
@@ -85,7 +85,7 @@ def outcome_of(model_type: str) -> dict[str, str]:
         # Some classes change the config that they build a model of.
         first, second = small_decoder(model_type), small_decoder(model_type)
         with torch.device("meta"):
-            size = auto_class_of(first).from_config(first).num_parameters()
+            size = auto_class_of(first).from_config(first).num_parameters()  # type: ignore[attr-defined]
         if size > MOST_PARAMETERS:
             return {"outcome": "not built", "why": "large", "what": f"{size:,}"}
         model = World.bare(second)

@@ -151,7 +151,9 @@ def test_the_model_answers_and_an_eviction_changes_the_answer(lang, origin, watc
     watched = watched_page(origin, viewport=PHONE)
     page = watched.page
     page.goto(f"{origin}/{lang}/model.html")
-    assert "paris ? ben oslo" in page.locator("#model .example").inner_text(), "a recorded run stands there before"
+    assert "paris ? ben oslo" in page.locator("#model .example").inner_text(), (
+        "a recorded run stands there before"
+    )
     page.locator("#model .start").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#model[data-ready]", timeout=LOADED_MS)

@@ -156,6 +156,7 @@ NO_GPU = {
     "tests/cli/test_commands.py": "what a broken CUDA says",
     "tests/cli/test_doctor_memory.py": "the devices that doctor lists, whichever there are",
     "tests/cli/test_generate.py": "a device that is not there is refused",
+    "tests/course/lessons/test_l13.py": "a made-up card",
     "tests/course/lessons/test_lgpu.py": "made-up cards and figures; the lab itself is a lesson",
     "tests/course/test_allocation_widget.py": "a recorded report",
     "tests/course/test_monitor_memory.py": "a made-up report",

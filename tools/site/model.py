@@ -12,7 +12,12 @@ from tools.project import ROOT
 EXAMPLE = "ada paris the old cat sleeps near ben oslo a red door waits behind the small tree ? ada"
 ANSWER = 4  # tokens that it writes, as model_page.js has them
 PAGE = 4  # tokens of a page, as there
-ONE_RUN = {"policy": "keydiff", "budget": 4, "n_sink": 1, "n_recent": 3}  # changes what it answers
+ONE_RUN: dict[str, Any] = {
+    "policy": "keydiff",
+    "budget": 4,
+    "n_sink": 1,
+    "n_recent": 3,
+}  # changes what it answers
 MODEL_RUN = Path(__file__).with_name("recorded") / "model.json"
 POLICIES = ("full", "streaming", "h2o", "knorm", "keydiff")  # as model.js has them
 _FOLDER = ROOT / "minikv" / "models" / "data" / "tiny-gqa"

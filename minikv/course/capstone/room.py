@@ -17,8 +17,8 @@ def record_bytes(task: "Task", plan: "Plan") -> int:
     """Bytes of eviction's records beside the cache, allocated when the LLM is made; 0 without eviction."""
     if plan.eviction is None:
         return 0
-    longest = task.max_model_len
-    return reserve(task.spec(plan.kv_dtype), plan.eviction, _wanted(task, plan, None), 1, longest).num_bytes
+    spec, wanted = task.spec(plan.kv_dtype), _wanted(task, plan, None)
+    return reserve(task.model, spec, plan.eviction, wanted, 1, task.max_model_len).num_bytes
 
 
 def pool_bytes(task: "Task", plan: "Plan", num_blocks: int) -> int:
