@@ -120,11 +120,12 @@ def test_both_list_the_same_lessons_and_the_real_number_of_architectures():
 
 def test_both_say_how_many_architectures_the_engine_runs():
     """Those that tests/models and, with recurrent layers, tests/engine compare with generate(), token for token."""
-    from tests.cache.test_paged_architectures import INDEXED, RECURRENT
+    from tests.cache.test_paged_architectures import COMPRESSED, INDEXED, RECURRENT
     from tests.models.test_adapter import MODELS, OTHERS
 
+    compared = [*MODELS, *OTHERS, *RECURRENT, *INDEXED, *COMPRESSED]
     for name in READMES:
-        assert f" {len(MODELS) + len(OTHERS) + len(RECURRENT) + len(INDEXED)} " in (ROOT / name).read_text()
+        assert f" {len(compared)} " in (ROOT / name).read_text()
 
 
 @pytest.mark.parametrize("name", READMES)
