@@ -72,6 +72,7 @@ def publish(
     if json_file is not None and left_out:
         before = of_this_machine(json_file, on, _versions(versions))
         ended = [name for name in before.get("ended", []) if name in left_out]
+        versions = {**before.get("versions", {}), **versions}  # of peers that the kept rows had
     told = [row for row in before.get("rows", []) if row.get("step") in ended]
     failed: list[str] = []
 

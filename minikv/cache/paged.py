@@ -140,7 +140,12 @@ class PagedKVCache(Pages):
                 raise ArgumentError("cache_shape", what=what, shape=list(found.shape), expected=expected)
         check_pairs(*slots)
         from_, to = (found.to(self.device) for found in slots)
-        for tensor in (views.k, views.v, views.k_scale, views.v_scale, views.index):
+        moved = [views.k, views.k_scale, views.index]
+        if (
+            views.v is not views.k
+        ):  # K that is V is moved once: a second time would read what the first has written
+            moved += [views.v, views.v_scale]
+        for tensor in moved:
             if tensor is not None:
                 operations(self.device).move_slots(tensor, from_, to)
 

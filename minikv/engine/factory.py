@@ -46,7 +46,7 @@ from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.estimate import EXPANDED_BYTES, expanded_bytes
 from minikv.plan.measured import PoolSize, size_for_bytes
-from minikv.plan.pool import kv_cache_groups, sequence_bytes
+from minikv.plan.pool import kv_cache_groups, sequence_bytes, without_states
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:
@@ -320,6 +320,7 @@ def build_cache(
     measured = num_bytes is None and config.num_blocks is None
     if measured and device.type == "cpu":
         full = config.max_num_seqs * sequence_bytes(spec, longest or 4096, config.block_size)
+        full += num_saved(config) * spec.constant_state_bytes
         most = min(MOST_ON_A_CPU, MemoryStats.read(device).free // (2 * spec.tp))
         if record_bytes >= most:
             sizes = {"need": exact_bytes(record_bytes), "room": exact_bytes(most)}
@@ -333,7 +334,8 @@ def build_cache(
     measured = measured and device.type != "cpu"
     with own_attention(model):  # another LLM may be bound to the model, but the measured forward has no batch
         graph_bytes = _graph_bytes(model, spec, config, longest) if measured else 0
-    expanded = _expanded_bytes(model, spec, config, longest) if measured else 0
+    # Where attention is observed, as eviction does, latents are absorbed.
+    expanded = _expanded_bytes(model, spec, config, longest) if measured and not record_bytes else 0
     # An LLM that evicts captures no graphs.
     what = "CUDA graphs" if graph_bytes else "eviction's records" if record_bytes else "K and V of latents"
     with own_attention(model), held(graph_bytes + record_bytes + expanded, device, what):
@@ -346,6 +348,7 @@ def build_cache(
             warmup_tokens=largest_step if measured else None,
             kv_dtype=config.kv_dtype,
             tp=spec.tp,
+            holds_states=True,
             **wanted,
         )
     return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes, expanded_bytes=expanded)
@@ -365,7 +368,8 @@ def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int
 
 def _expanded_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
     """Return the most bytes of K and V that a step makes of latents. The warm-up, which has no batch, makes none."""
-    if config.reads == "gather" or all(layer.kind != "latent" for layer in spec.layers):
+    copies = config.reads == "gather" or any(layer.index_bytes for layer in spec.layers)
+    if copies or all(layer.kind != "latent" for layer in spec.layers):
         return 0
     return EXPANDED_BYTES if longest is None else expanded_bytes(model.config, longest, tp=spec.tp)
 
@@ -379,9 +383,7 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
     """
     size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
     if not widest:
-        return (
-            {"batch": 1} if spec.constant_state_bytes else {}
-        )  # the slots are there before the blocks are counted
+        return {}
     # Longer sequences do not need more blocks in windowed layers.
     context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
     blocks = -(-context // size)
@@ -438,10 +440,9 @@ def size_beside_states(
     spec: CacheSpec, config: EngineConfig, num_bytes: int, longest: int | None, wanted: dict[str, int]
 ) -> PoolSize:
     """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences and saved ones."""
-    tokens = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
     room = num_bytes - (config.max_num_seqs + num_saved(config)) * spec.constant_state_bytes
     asked = {"context": min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)} | wanted
-    size = size_for_bytes(tokens, room, block_size=config.block_size, **asked)
+    size = size_for_bytes(without_states(spec), room, block_size=config.block_size, **asked)
     if not size.num_blocks:
         sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(num_bytes)}
         raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)

@@ -25,7 +25,7 @@ from minikv.models.trial import blocks_needed, hold_against_own, hold_together
 from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
-_SIZES = ("kv_heads", "k_dim", "v_dim", "index_bytes", "reads_layer")
+_SIZES = ("kv_heads", "k_dim", "v_dim", "index_bytes", "rate", "reads_layer")
 TRIAL_BLOCK = 4  # tokens of a block in a trial: a sequence has several
 _BOUND = "_minikv_bound"  # an attribute of a bound model: a ``_Bound``
 
@@ -71,6 +71,8 @@ class Adapter:
             raise ArgumentError("models_other_cache", name=self.cache.spec.name)
         if (batch.state_slots is None) != (self.states is None):
             raise ArgumentError("models_state_slots", name=self.cache.spec.name)
+        if batch.observer is not None and self.states is not None:  # it would see a part of the batch's rows
+            raise ArgumentError("llm_states", name=self.cache.spec.name, what="observer")
         if self.position_limit is not None and batch.max_position >= self.position_limit:
             name, limit = self.cache.spec.name, self.position_limit
             raise ArgumentError("models_position", name=name, position=batch.max_position, limit=limit)
@@ -193,8 +195,9 @@ def bind_model(
     ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" does not
     change it and passes it copies; "auto" takes "gather" only for models that cannot do the other. Their class computes
     attention by itself (Bloom, Falcon, MPT, GPT-J), passes no arguments on to it (Nemotron, StableLM) or no window
-    (Phi-3.5-MoE), their layers attend to chunks (Llama 4) or to what an indexer chooses (DeepSeek-V3.2), or their
-    latents or the projection of these are quantized. One token is run through the model to find out.
+    (Phi-3.5-MoE), their layers attend to chunks (Llama 4), to what an indexer chooses (DeepSeek-V3.2) or to entries
+    made of several tokens (DeepSeek-V4), or their latents or the projection of these are quantized. One token is run
+    through the model to find out.
 
     ``states`` hold what layers without K and V keep of a sequence (``state_shapes``). A model with such layers needs
     them; it reads the blocks in place if its trial shows that its code takes the states of several sequences at once.

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from minikv.cache.states import StateShape, StateSlots
 from minikv.errors import ArgumentError
-from minikv.kernels.dispatch import operations
 from minikv.models.batch import Batch
-from minikv.models.hf_cache import GatheredCache
+from minikv.models.hf_cache import GatheredCache, store_kv
 
 NAMES = ("compressor", "indexer")  # what a layer makes entries for; the indexer is that of sparse layers
 
@@ -69,16 +68,14 @@ class CompressedCache(GatheredCache):
     ) -> tuple[Tensor, Tensor]:
         """Store the new tokens; return K [1, 1, n, k_dim] of those in the window of a query, and the same as V."""
         number, group = self._windows[layer_idx], self._group(layer_idx)
-        rows = key_states[0].transpose(0, 1)
-        self.store(number, rows, self.batch.slots[group][self.start : self.end])
+        self.store(number, key_states, self.batch.slots[group][self.start : self.end])
         k = self.held(number, self.lengths[group], self._first(layer_idx), key_states.dtype)
         k = k.transpose(0, 1).unsqueeze(0)
         return k, k
 
     def store(self, number: int, rows: Tensor, slots: Tensor) -> None:
-        """Store ``rows`` [n, 1, k_dim], each K and V, in ``slots`` of layer ``number`` of the spec."""
-        layer = self.batch.cache.layer(number)
-        operations(slots.device).store_kv(rows, rows, layer.k, layer.v, slots, layer.k_scale, layer.v_scale)
+        """Store ``rows`` [1, 1, n, k_dim], each K and V, in ``slots`` of layer ``number`` of the spec."""
+        store_kv(self.batch.cache.layer(number), rows, rows, slots)
 
     def held(self, number: int, count: int, first: int, dtype: torch.dtype) -> Tensor:
         """Return [count - first, 1, k_dim], the tokens or entries from ``first`` on of layer ``number`` of the spec."""
@@ -146,7 +143,7 @@ class _Entries:
         """Store the new entries [1, n, dim]; return those of the whole sequence."""
         cache, number = self._cache, self._number
         if name == "compressor":
-            cache.store(number, compressed[0].unsqueeze(1), self._slots)
+            cache.store(number, compressed.unsqueeze(1), self._slots)
             return cache.held(number, self._made, 0, compressed.dtype).transpose(0, 1)
         layer = cache.batch.cache.layer(number)
         new = compressed[0].contiguous().view(torch.int8)  # bytes: they are not rounded as K and V may be

@@ -33,7 +33,7 @@ class PagedCache(Cache):
         A decode of B sequences may also come as [B, kv_heads, 1, k_dim].
         """
         layer = self.batch.cache.layer(layer_idx)
-        _store(layer, key_states, value_states, self.batch.slots[layer.kv_cache_group])
+        store_kv(layer, key_states, value_states, self.batch.slots[layer.kv_cache_group])
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -65,7 +65,7 @@ class GatheredCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Store the new tokens; return K [1, kv_heads, n, k_dim] and V of all that a query of this layer may see."""
         cache, group = self.batch.cache, self.batch.cache.kv_cache_group_of(layer_idx)
-        _store(
+        store_kv(
             cache.layer(layer_idx), key_states, value_states, self.batch.slots[group][self.start : self.end]
         )
         table = self.batch.block_tables[group][self.row]
@@ -157,7 +157,7 @@ class _IndexLayer:
         return self._held.update_indexer(idx_k[:, 0], self._number).unsqueeze(1)
 
 
-def _store(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:
+def store_kv(layer: LayerCache, k: Tensor, v: Tensor, slots: torch.Tensor) -> None:
     """Store K and V [1, heads, T, dim], or [T, heads, 1, dim], in their slots. Raises ``ArgumentError`` for others.
 
     The model's own code makes them, so they are checked in every mode: a single head would silently be stored for all.

@@ -99,7 +99,9 @@ def state_shapes(model: Any) -> tuple[StateShape, ...]:
     if rates := getattr(model.config, "compress_rates", None):
         from minikv.models.compressed_cache import waiting_shapes  # it imports transformers
 
-        return waiting_shapes(run_own(model, (CHUNKS[0], rates[SPARSE])).layers)  # so that an entry was made
+        return waiting_shapes(
+            run_own(model, (CHUNKS[0], rates.get(SPARSE, 1))).layers
+        )  # so that an entry was made
     return tuple(state for _, _, states in _explained(model, run_own(model)) for state in states)
 
 

@@ -7,6 +7,7 @@ old one: of one sequence on views of its slot, of several on copies, which then 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
@@ -21,7 +22,7 @@ class LentStates:
     """
 
     def __init__(self, slots: StateSlots, rows: Sequence[int], num_layers: int, *, begun: bool):
-        self._slots, self._rows = slots, list(rows)
+        self._slots, self._rows = slots, torch.tensor(rows, device=slots.device)
         numbers: dict[int, int] = {}
         for shape in slots.shapes:
             numbers[shape.layer] = max(numbers.get(shape.layer, 1), shape.index + 1)
@@ -30,8 +31,8 @@ class LentStates:
         ]
         for shape in slots.shapes:
             held = slots.tensor(shape)
-            one = slice(self._rows[0], self._rows[0] + 1)
-            _lend(self.layers[shape.layer], shape, held[one] if len(self._rows) == 1 else held[self._rows])
+            states = held[rows[0] : rows[0] + 1] if len(rows) == 1 else held[self._rows]
+            _lend(self.layers[shape.layer], shape, states)
 
     def put_back(self) -> None:
         """Write the states of several sequences to their slots. Those of one are there already."""

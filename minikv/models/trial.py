@@ -53,7 +53,7 @@ def hold_together(cache: Pages, forward: Forward, state_slots: tuple[int, ...]) 
     """
     sequences = [list(range(1, 1 + length)) for length in TOGETHER]
     each = zip(sequences, state_slots, strict=True)
-    alone = [_on_blocks([tokens], cache, forward, (slot,))[0] for tokens, slot in each]
+    alone = [_tried([tokens], cache, forward, (slot,))[0] for tokens, slot in each]
     allowed = MOST_ROUNDING[2] * min(float(logits.std()) for logits in alone)
     _hold(cache, sequences, forward, state_slots, alone, allowed)
 
@@ -67,17 +67,23 @@ def _hold(
     allowed: float,
 ) -> None:
     """Raise unless ``forward`` on ``cache`` is as near as ``allowed`` to the ``expected`` logits of each sequence."""
-    name = cache.spec.name
+    found = _tried(sequences, cache, forward, state_slots)
+    difference = max(float((mine - whole).abs().max()) for mine, whole in zip(found, expected, strict=True))
+    if not difference <= allowed:
+        raise ConfigError("measured_differs", name=cache.spec.name, difference=difference, allowed=allowed)
+
+
+def _tried(
+    sequences: list[list[int]], cache: Pages, forward: Forward, state_slots: tuple[int, ...] | None
+) -> list[Tensor]:
+    """Return the logits as ``_on_blocks`` does. Raises ``ConfigError`` with what the model's code raises."""
     try:
-        found = _on_blocks(sequences, cache, forward, state_slots)
+        return _on_blocks(sequences, cache, forward, state_slots)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         reason = str(error) if isinstance(error, MiniKVError) else first_line(error)
-        raise ConfigError("measured_trial_failed", name=name, reason=reason) from error
-    difference = max(float((mine - whole).abs().max()) for mine, whole in zip(found, expected, strict=True))
-    if not difference <= allowed:
-        raise ConfigError("measured_differs", name=name, difference=difference, allowed=allowed)
+        raise ConfigError("measured_trial_failed", name=cache.spec.name, reason=reason) from error
 
 
 class OwnLogits:

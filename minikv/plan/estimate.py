@@ -44,9 +44,11 @@ EXPANDED_BYTES = 2**29  # of one MLA layer at a time: where all its heads take m
 def expanded_bytes(config: Any, num_tokens: int, *, tp: int = 1) -> int:
     """Bytes of K and V that minikv makes of ``num_tokens`` latents at a time, in a prefill on a GPU; 0 without MLA.
 
-    They are alive beside those of the prompt's own tokens, which the model's code makes and minikv does not read.
+    They are alive beside those of the prompt's own tokens, which the model's code makes and minikv does not read. A
+    model with an indexer reads copies, of which its own code makes K and V of all tokens at once.
     """
-    return min(rebuilt_bytes(config, num_tokens, tp=tp), EXPANDED_BYTES)
+    whole = rebuilt_bytes(config, num_tokens, tp=tp)
+    return whole if read_config(config).get("index_topk") else min(whole, EXPANDED_BYTES)
 
 
 def max_batch_size(

@@ -787,6 +787,7 @@ some = EvictionConfig(policy="keydiff", budget=56, n_sink=4, n_recent=20, evict_
 running, rows = [], []
 for eviction in (None, some):
     with LLM(served, num_blocks=64, max_num_seqs=16, eviction=eviction) as llm:
+        llm.overlaps = False
         for prompt in prompts:
             llm.add_request(prompt, SamplingParams(temperature=0, max_tokens=16))
         views = []

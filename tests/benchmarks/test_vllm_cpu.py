@@ -282,7 +282,9 @@ def test_a_section_measured_alone_keeps_the_others_of_this_machine(tmp_path, mon
     monkeypatch.setattr(vllm_cpu, "refusal", lambda *_: None)
     path, threads = tmp_path / "rows.json", str(torch.get_num_threads())
     assert run("small") == (False, ["small"])
+    path.write_text(path.read_text().replace('"versions": {', '"versions": {"another": "1",'))
     assert run("ideas") == (False, ["ideas", "small"])
+    assert json.loads(path.read_text())["versions"]["another"] == "1"
     assert run("large", "ideas") == (True, ["ideas", "large", "small"])
     path.write_text(path.read_text().replace('"device": "', '"device": "another '))
     assert run("ideas") == (False, ["ideas"])

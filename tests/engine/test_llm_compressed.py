@@ -1,13 +1,17 @@
 """DeepSeek-V4: entries in blocks, waiting tokens in slots, and the tokens of ``generate`` whatever happens."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from minikv.cache import PagedKVCache
+from minikv.blocks import BlockManager, KVCacheGroup
+from minikv.cache import PagedKVCache, allocate_kv_cache
 from minikv.errors import ArgumentError
+from minikv.eviction.paged.eviction import PagedEviction
+from minikv.eviction.policies.budget import Budget
 from minikv.models import bind_model
 from minikv.models.measured import state_shapes
 from minikv.plan import CacheSpec
@@ -127,9 +131,49 @@ def test_every_entry_has_a_place_of_its_own():
             cache.write(number, rows[:1], rows[:1], [count])
 
 
+def test_moves_that_overlap_move_k_that_is_v_once():
+    spec = CacheSpec.from_config(of("all kinds").model.config, kv_dtype="fp32")
+    cache = PagedKVCache(spec, 3, 8)
+    for number, layer in enumerate(spec.layers):
+        rows = torch.arange(1.0, 4).view(3, 1, 1).expand(3, layer.kv_heads, layer.k_dim).contiguous()
+        cache.write(number, rows, rows, [0, 1, 2])
+        cache.move(number, [1, 2], [0, 1])
+        table = list(range(-(-3 * layer.rate // 8)))
+        assert cache.gather(number, table, 3)[0][:, 0, 0].tolist() == [2, 3, 3]
+
+
+def test_entries_cannot_be_evicted_and_nothing_is_changed():
+    mine = of("all kinds")
+    cache = PagedKVCache(CacheSpec.from_config(mine.model.config, kv_dtype="fp32"), 6, 8)
+    manager = BlockManager([KVCacheGroup(count) for count in cache.num_blocks], 8)
+    with pytest.raises(ArgumentError) as caught:
+        PagedEviction(cache, manager, "streaming", budget=Budget(2, 4, 2))
+    assert caught.value.code == "eviction_compressed"
+
+
+def test_a_cache_of_another_rate_is_not_bound():
+    model = of("sparse").model
+    spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
+    layers = tuple(replace(each, rate=4) if each.rate == 8 else each for each in spec.layers)
+    with pytest.raises(ArgumentError) as caught:
+        bind_model(model, PagedKVCache(replace(spec, layers=layers), 4, 8))
+    assert (caught.value.code, caught.value.values["field"]) == ("models_layer", "rate")
+
+
+def test_states_that_are_held_already_are_not_counted_again():
+    model = of("all kinds").model
+    room = {"kv_bytes": 2**16, "block_size": 8, "context": 16, "batch": 2}
+    beside, alone = (
+        allocate_kv_cache(model, holds_states=held, **room)[1].kv_bytes for held in (False, True)
+    )
+    spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
+    assert 0 <= alone - beside - 2 * spec.constant_state_bytes < spec.block_bytes(8)
+
+
 def test_read_in_place_is_refused_by_name():
-    with pytest.raises(ArgumentError, match="reads"):
+    with pytest.raises(ArgumentError) as caught:
         make(of("heavy").model, reads="paged", block_size=8)
+    assert caught.value.values["why"] == "compressed"
 
 
 def test_the_bytes_of_a_checkpoint_in_bf16(tmp_path):

@@ -2,18 +2,19 @@
 
 import functools
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from minikv import LLM
-from minikv.cache import PagedKVCache, StatePages
+from minikv.cache import PagedKVCache, StatePages, StateSlots
 from minikv.engine import GenerationFailedError
 from minikv.engine.ext.eviction import EvictionConfig
 from minikv.engine.ext.states import States
 from minikv.engine.factory import EngineConfig, refuse_beside_states
 from minikv.errors import ArgumentError, ConfigError, DoesNotFitError
-from minikv.models import bind_model
+from minikv.models import Batch, bind_model
 from minikv.models.measured import carries_states, measure, state_shapes
 from minikv.plan import CacheSpec
 from minikv.plan.spec.architectures import ARCHITECTURES
@@ -120,20 +121,27 @@ def test_a_step_of_decodes_is_one_forward_in_place_and_one_a_sequence_on_copies(
             mine.check(out, greedy(4))
 
 
+@torch.no_grad()
 def test_tokens_that_come_one_by_one_behind_a_state_come_together():
-    """Chunks of two prompts, 5 and 4 tokens behind their states: as many forwards as the longer one has tokens."""
-    mine, rows = of("mamba"), []
-    with make(mine.model, max_batched_tokens=16) as llm:
-        prompts = [prompt for prompt in mine.prompts if len(prompt) > 16][:2]
-        for prompt in prompts:
-            llm.add_request(prompt, greedy(4))
-        with mine.model.register_forward_pre_hook(
-            lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
-        ):
-            outputs = run(llm)[1]
-    assert 2 in rows
-    for out in outputs.values():
-        mine.check(out, greedy(4))
+    """Chunks of two prompts, 4 tokens each behind their states: as many forwards as one of them has tokens."""
+    model = of("mamba").model
+    states = StateSlots(state_shapes(model), 2)
+    pages = StatePages(measure(model, kv_dtype="fp32"), 2, 64, "cpu")
+    adapter = bind_model(model, pages, states=states)
+    rows, texts = [], [[*range(1, 9)], [*range(3, 11)]]
+    with model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    ):
+        for begins, ends in (((0, 0), (3, 4)), ((3, 4), (8, 8))):
+            counts = [end - begin for begin, end in zip(begins, ends, strict=True)]
+            batch = Batch.build(pages, [[[0], [1]]], list(ends), counts)
+            parts = zip(texts, begins, ends, strict=True)
+            ids = [token for text, begin, end in parts for token in text[begin:end]]
+            found = adapter.forward(ids, replace(batch, state_slots=(0, 1)))
+    adapter.unbind()
+    assert rows == [1, 1, 2, 2, 2, 2, 1]
+    expected = model(input_ids=torch.tensor(texts), use_cache=False).logits[:, -1]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_that_cannot_take_the_states_of_several_sequences_gets_one_after_the_other():

@@ -73,7 +73,15 @@ class Rotary:
 
 
 def turning_for(policy: Policy, model: Any, latent: bool) -> Rotary | None:
-    """The rotary embedding of ``model``, where ``policy`` turns queries; see ``find_rotary``."""
+    """The rotary embedding of ``model``, where ``policy`` turns queries; see ``find_rotary``.
+
+    Raises ``ArgumentError`` for a policy that wants several records of queries, since a layer keeps one.
+    """
+    wanted = [kind.name for kind in (Needs.ECHO, Needs.EXPECTED, Needs.WINDOW) if kind in policy.needs]
+    if len(wanted) > 1:
+        raise ArgumentError(
+            "eviction_one_look", policy=type(policy).__name__, needs=", ".join(map(str, wanted))
+        )
     turns = policy.echo_shift or Needs.EXPECTED in policy.needs
     return find_rotary(model, latent) if turns else None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from minikv.errors import ArgumentError
 from minikv.eviction.hf.observe import Logits, column_stats
 from minikv.eviction.hf.rotary import Rotary
 from minikv.eviction.policies.echo import echo_stats, turned_on
@@ -36,7 +37,7 @@ def needs_queries(policy: Policy) -> bool:
 
 def query_bytes(policy: Policy, dim: int) -> int:
     """Return the bytes that a query head of ``dim`` leaves in the record of a sequence and layer."""
-    elements = dim * bool(Needs.ECHO in policy.needs) + (dim + 1) ** 2 * bool(Needs.EXPECTED in policy.needs)
+    elements = dim if Needs.ECHO in policy.needs else (dim + 1) ** 2 if Needs.EXPECTED in policy.needs else 0
     return elements * torch.float32.itemsize
 
 
@@ -90,8 +91,13 @@ class Asking:
     def expected(
         self, records: "TokenRecords", seq_ids: Sequence[Hashable], layer: int, view: View
     ) -> Tensor:
-        """Return [B, heads, S]: what later queries may be expected to give to the tokens of ``view``."""
+        """Return [B, heads, S]: what later queries may be expected to give to the tokens of ``view``.
+
+        Raises ``ArgumentError`` for a layer of which no forward has told the queries.
+        """
         assert self.turning is not None
+        if layer not in self.hows:
+            raise ArgumentError("eviction_not_observed", policy=type(self.policy).__name__, layer=layer)
         key = torch.cat((view.keys, view.values), -1) if view.latent else view.keys
         rope_at_end = view.values.shape[-1] if view.latent else None
         heads, (_, kv_heads, _, dim) = self.query_heads[layer], key.shape

@@ -53,6 +53,8 @@ def layers_without_window(cache: Any, manager: Any) -> dict[int, list[int]]:
         )
     found: dict[int, list[int]] = {}
     for number, layer in enumerate(cache.spec.layers):
+        if layer.rate > 1:
+            raise ArgumentError("eviction_compressed", name=cache.spec.name, layer=number, rate=layer.rate)
         if layer.token_bytes and manager.kv_cache_groups[cache.kv_cache_group_of(number)].window is None:
             found.setdefault(cache.kv_cache_group_of(number), []).append(number)
     if not found:
@@ -89,12 +91,17 @@ def fitted_policy(
 ) -> tuple[Policy, Rotary | None]:
     """Return ``policy`` fitted to ``model``, and the rotary embedding by which it turns queries.
 
-    Raises ``ArgumentError`` for a policy that reads queries where ``model`` is None, or has none such.
+    Raises ``ArgumentError`` for a policy that reads queries where ``model`` is None, for a ``model`` that is no decoder
+    in eval mode, and for a policy that turns queries where ``model`` has no rotary embedding.
     """
     if model is None and not policy.needs & Needs.QUERIES:
         return policy, None
     if model is None:
         raise ArgumentError("eviction_paged_model", policy=type(policy).__name__)
+    if not hasattr(model, "set_attn_implementation"):
+        raise ArgumentError("models_not_a_decoder", kind=type(model).__name__)
+    if model.training:
+        raise ArgumentError("models_training", kind=type(model).__name__)
     latent = any(layer.kind == "latent" for layer in spec.layers)
     with own_attention(model):  # it may be bound to the cache, or to another one
         return policy.fitted(model, budget, scope), turning_for(policy, model, latent)

@@ -10,7 +10,7 @@ from minikv.plan.weights.moe import moe
 from minikv.plan.weights.shapes import Tensor, channels, linear, norm, query_heads
 
 FLOAT32 = 4  # bytes: what transformers keeps in float32 in a model of any dtype
-_KEPT = ("sinks", "position_bias", "_hc.", "hc_head.")
+_KEPT = ("sinks", "position_bias")
 
 
 def deepseek_v4(config: Config) -> Iterator[Tensor]:

@@ -95,7 +95,7 @@ def test_what_the_last_query_leaves_goes_to_the_host_and_into_a_fork():
     parts.forward({"a": text[:30]})
     parts.manager.fork("a", "b")
     parts.eviction.fork("a", "b")
-    parts.eviction.swap_in("a", parts.eviction.swap_out("a"))
+    parts.eviction.swap_in("b", parts.eviction.swap_out("b"))
     parts.done["b"] = 30
     parts.manager.free("a")
     parts.eviction.remove("a")

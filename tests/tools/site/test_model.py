@@ -28,7 +28,7 @@ MODULE = ROOT / "tools" / "site" / "assets" / "model.js"
 WRITTEN = 6
 BUDGETS = (3, 8)
 
-pytestmark = pytest.mark.skipif(NODE is None, reason="no node here")
+needs_node = pytest.mark.skipif(NODE is None, reason="no node here")
 
 
 def texts(count: int, *, repeats: bool) -> list[str]:
@@ -68,6 +68,7 @@ def in_python(text: str, policy: str, budget: int, count: int) -> tuple[list[int
     return written, [sorted(layer.positions[0, 0].tolist()) for layer in kept.layers]
 
 
+@needs_node
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("count", [parameter(10, False), parameter(200, True)])
 def test_the_page_s_model_writes_and_keeps_what_the_package_does(policy, count):
@@ -88,6 +89,7 @@ def test_the_page_s_model_writes_and_keeps_what_the_package_does(policy, count):
     assert evicted if policy != "full" else not evicted
 
 
+@needs_node
 def test_logits_and_token_ids_are_those_of_torch():
     model, tokenizer = ours()
     asked = ["Ada PARIS the old cat sleeps ben oslo ? ada", "no-such word?  the", ""]
