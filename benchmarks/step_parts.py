@@ -29,7 +29,7 @@ PARTS = {
     "products of the weights": ("minikv.models.cpu_modules:_product",),
     "attention over the pages": ("minikv.kernels.reference:paged_decode",),
     "norms": ("minikv.models.cpu_modules:_normed",),
-    "K and V stored": ("minikv.models.hf_cache:_store",),
+    "K and V stored": ("minikv.models.hf_cache:store_kv",),
     "rotary embedding": ("transformers.models.qwen3.modeling_qwen3:apply_rotary_pos_emb",),
     "the rest of the forward": ("minikv.models.adapter:Adapter.forward",),
     "tokens chosen": ("minikv.engine.core.runner:draw",),

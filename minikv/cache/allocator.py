@@ -45,7 +45,6 @@ def allocate_kv_cache(
     kv_dtype: AnyKVDtype | None = None,
     context: int | None = None,
     batch: int | None = None,
-    holds_states: bool = False,
 ) -> tuple[PagedKVCache, AllocationReport]:
     """Return a ``PagedKVCache`` for ``model`` (a Hugging Face decoder, on one device), and the report of its size.
 
@@ -59,8 +58,7 @@ def allocate_kv_cache(
     ``kv_dtype`` None is the dtype of the model's parameters. Windowed layers get blocks for ``batch`` sequences of
     ``context`` tokens (None: as many sequences as fit; 4,096 or all of the model's positions). ``tp`` is the number of
     ranks that share the model. If ``torch.distributed`` is initialized every rank must call, and all get the smallest
-    count. ``holds_states``: the caller has allocated the states of the sequences already (``StateSlots``), so that the
-    size is that of blocks alone.
+    count.
 
     Raises ``ArgumentError`` and ``ConfigError`` before anything runs; ``DoesNotFitError`` with each term if not one
     block fits, here or on another rank. Nothing is kept then.
@@ -80,16 +78,16 @@ def allocate_kv_cache(
 
     peak, out_of_memory = _warmup_peak(model, warmup_tokens, device) if warmup_tokens else (None, None)
     stats = MemoryStats.read(device)
-    counted, terms = pool.without_states(spec) if holds_states else spec, None
+    terms = None
     if measured and peak is not None:
         terms = MeasuredTerms(stats.total, utilization, stats.used, peak.peak, stats.allocated)
     if out_of_memory is not None:
         size = NO_BLOCKS
     elif num_blocks is not None:
-        size = size_for_blocks(counted, num_blocks, block_size=block_size, context=context, batch=batch)
+        size = size_for_blocks(spec, num_blocks, block_size=block_size, context=context, batch=batch)
     else:
         room = kv_bytes or (terms.available if terms is not None else 0)
-        size = size_for_bytes(counted, room, block_size=block_size, context=context, batch=batch)
+        size = size_for_bytes(spec, room, block_size=block_size, context=context, batch=batch)
 
     # Every rank comes here, also one that has no room: a rank that raised before would leave the others waiting.
     blocks, ranks = _least_of_ranks(size.blocks or (0,) * len(pool.kv_cache_groups(spec)), device)

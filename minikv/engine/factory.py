@@ -348,7 +348,6 @@ def build_cache(
             warmup_tokens=largest_step if measured else None,
             kv_dtype=config.kv_dtype,
             tp=spec.tp,
-            holds_states=True,
             **wanted,
         )
     return cache, replace(report, held_bytes=graph_bytes, record_bytes=record_bytes, expanded_bytes=expanded)
@@ -383,7 +382,9 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
     """
     size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
     if not widest:
-        return {}
+        return (
+            {"batch": 1} if spec.constant_state_bytes else {}
+        )  # the slots are there before the blocks are counted
     # Longer sequences do not need more blocks in windowed layers.
     context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
     blocks = -(-context // size)

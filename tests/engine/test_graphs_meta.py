@@ -14,6 +14,7 @@ from minikv.cache import PagedKVCache
 from minikv.kernels import checked
 from minikv.kernels.attention import Attention
 from minikv.models import Batch, bind_model
+from minikv.models.hf_cache import PagedCache
 from minikv.plan import CacheSpec
 from tests.models.running import World
 
@@ -94,9 +95,9 @@ def decode(model):
         each.start()
     try:
         with torch.no_grad():
-            adapter._paged(zeros(ROWS), batch)  # what a model makes once is made now
+            adapter._paged(zeros(ROWS), batch, PagedCache(batch))  # what a model makes once is made now
             with Copies() as copies:
-                logits = adapter._paged(zeros(ROWS), batch)
+                logits = adapter._paged(zeros(ROWS), batch, PagedCache(batch))
     finally:
         for each in patches:
             each.stop()

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from minikv.blocks import BlockManager, KVCacheGroup
-from minikv.cache import PagedKVCache, allocate_kv_cache
+from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError
 from minikv.eviction.paged.eviction import PagedEviction
 from minikv.eviction.policies.budget import Budget
@@ -158,16 +158,6 @@ def test_a_cache_of_another_rate_is_not_bound():
     with pytest.raises(ArgumentError) as caught:
         bind_model(model, PagedKVCache(replace(spec, layers=layers), 4, 8))
     assert (caught.value.code, caught.value.values["field"]) == ("models_layer", "rate")
-
-
-def test_states_that_are_held_already_are_not_counted_again():
-    model = of("all kinds").model
-    room = {"kv_bytes": 2**16, "block_size": 8, "context": 16, "batch": 2}
-    beside, alone = (
-        allocate_kv_cache(model, holds_states=held, **room)[1].kv_bytes for held in (False, True)
-    )
-    spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
-    assert 0 <= alone - beside - 2 * spec.constant_state_bytes < spec.block_bytes(8)
 
 
 def test_read_in_place_is_refused_by_name():

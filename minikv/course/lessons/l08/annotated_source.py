@@ -83,7 +83,7 @@ ANNOTATIONS = (
         _ALLOCATE,
         "spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))",
         "warmup_tokens = min(DEFAULT_WARMUP, spec.max_positions or DEFAULT_WARMUP)",
-        "11dd6f23",
+        "e8012ee3",
     ),
     Annotation("peak", _ALLOCATE, _WARM_UP, _WARM_UP, "0ac0a127"),
     Annotation(
