@@ -156,12 +156,19 @@ def test_no_sequence_and_no_query(capability):
     assert got.out.shape == (0, 8, 64)
     assert got.scores.shape == (0, 2, kv.block_tables.shape[1] * 16)
     starts = torch.zeros(2, dtype=torch.int32, device=DEVICE)
-    launches, result = attention_launches(
-        Device(capability, 8), query[:0], kv, query_starts=starts, max_queries=0, scale=1.0
-    )
-    for launch in launches:
-        launch.run()
-    assert result.out.shape == (0, 8, 64)
+    for most, splits in ((0, None), (5, 2)):
+        launches, result = attention_launches(
+            Device(capability, 8),
+            query[:0],
+            kv,
+            query_starts=starts,
+            max_queries=most,
+            splits=splits,
+            scale=1.0,
+        )
+        for launch in launches:
+            launch.run()
+        assert result.out.shape == (0, 8, 64)
 
 
 def test_a_table_without_columns():

@@ -14,6 +14,15 @@ from tests.kernels.dense import dense, make_case
 from tests.kernels.test_attention import absorbed, latent_case
 from tests.kernels.test_attention_gpu import DEVICE, SMALL, agree, run
 
+
+@pytest.fixture(autouse=True)
+def plans_of_its_own():
+    """Plans made with other constants are not for other tests."""
+    launching.plan_of.cache_clear()
+    yield
+    launching.plan_of.cache_clear()
+
+
 pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
 H200 = Device(90, 132)
 KV_HEADS, GROUP, DIM, BLOCK = 8, 4, 128, 16

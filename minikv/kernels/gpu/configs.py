@@ -88,7 +88,7 @@ def choose_splits(programs: int, tiles: int, slots: int, least_tiles: int = 1) -
     at most 64. There is no split if they fill 80 % of the slots; otherwise it is the smallest number with a last wave
     85 % full, or, if none is, the fullest. It depends on the table's width and not on the lengths, so it is the same
     for every step of a captured CUDA graph: the most that a sequence has. How many each of them has the kernel finds
-    from the lengths (``minikv.kernels.occupancy.split_tiles``).
+    from the lengths (``minikv.kernels.occupancy.splits_of``).
     """
     most = min(tiles // least_tiles, 64)
     if programs >= 0.8 * slots or most <= 1 or not programs:

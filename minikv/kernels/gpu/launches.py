@@ -97,7 +97,7 @@ def plan_of(
         # have ended. The kernel finds from the lengths how many each of them has.
         alone = choose_splits(programs, tiles, slots, triton.cdiv(LONG_SPLIT, config.block_n))
         splits = max(alone, choose_splits(batch * programs, tiles, slots, least))
-    many = splits > 1
+    many = splits > 1 and rows > 0
     items = most_parts(batch, splits, wave) if many else batch
     parts = most_parts(rows, splits, wave, max_queries) if many else 0
     stride_logits = triton.cdiv(width, 16) * 16  # always divisible by 16, so that Triton compiles only once
