@@ -46,7 +46,7 @@ from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.estimate import EXPANDED_BYTES, expanded_bytes
 from minikv.plan.measured import PoolSize, size_for_bytes
-from minikv.plan.pool import kv_cache_groups, sequence_bytes, without_states
+from minikv.plan.pool import kv_cache_groups, sequence_bytes
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:
@@ -382,9 +382,8 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
     """
     size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
     if not widest:
-        return (
-            {"batch": 1} if spec.constant_state_bytes else {}
-        )  # the slots are there before the blocks are counted
+        # The slots are there before the blocks are counted
+        return {"batch": 1} if spec.constant_state_bytes else {}
     # Longer sequences do not need more blocks in windowed layers.
     context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
     blocks = -(-context // size)
@@ -441,9 +440,10 @@ def size_beside_states(
     spec: CacheSpec, config: EngineConfig, num_bytes: int, longest: int | None, wanted: dict[str, int]
 ) -> PoolSize:
     """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences and saved ones."""
+    tokens = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
     room = num_bytes - (config.max_num_seqs + num_saved(config)) * spec.constant_state_bytes
     asked = {"context": min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)} | wanted
-    size = size_for_bytes(without_states(spec), room, block_size=config.block_size, **asked)
+    size = size_for_bytes(tokens, room, block_size=config.block_size, **asked)
     if not size.num_blocks:
         sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(num_bytes)}
         raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)

@@ -7,7 +7,7 @@ of ``block_size`` tokens; its buffers count as a state.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from minikv.errors import check_count
 from minikv.plan.spec.cache_spec import CacheSpec
@@ -51,11 +51,6 @@ def sequence_bytes(spec: CacheSpec, num_tokens: int, block_size: int) -> int:
         for group in kv_cache_groups(spec)
     )
     return blocks + (spec.constant_state_bytes if num_tokens else 0)
-
-
-def without_states(spec: CacheSpec) -> CacheSpec:
-    """Return ``spec`` without what a sequence keeps whatever its length, for a pool beside states that are held."""
-    return replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
 
 
 def max_sequences(spec: CacheSpec, pool_bytes: int, num_tokens: int, block_size: int) -> int:
