@@ -41,16 +41,23 @@ class LatentSizes(NamedTuple):
         heads, made, rank = up.shape
         return cls(heads, rank, kv.v.shape[3], nope, made - nope, up.itemsize, most_bytes)
 
-    @property
-    def key_bytes(self) -> int:
-        """Bytes of one token while it is expanded: the product, and the keys with the rope part beside them."""
-        return self.heads * (self.nope + self.value + self.nope + self.rope) * self.itemsize
+    def key_bytes(self, heads: int) -> int:
+        """Return the most bytes of one token while ``heads`` are expanded: the product, and what is beside it.
+
+        First that is a copy of the latent; then of the rope key, and the keys with the rope part.
+        """
+        beside = max(self.rank, self.rope + heads * (self.nope + self.rope))
+        return (heads * (self.nope + self.value) + beside) * self.itemsize
+
+    def moved_bytes(self, heads: int) -> int:
+        """Return the bytes of one token that are written, and read again, where ``heads`` at a time are expanded."""
+        made = self.heads * (self.nope + self.value + self.nope + self.rope)
+        return (made + self.heads // heads * (self.rank + self.rope)) * self.itemsize
 
     def heads_at_once(self, keys: int) -> int:
         """Return how many heads of ``keys`` tokens fit into ``most_bytes``, as a divisor of all; 0: not even one."""
-        each = keys * self.key_bytes // self.heads
         counts = (count for count in range(self.heads, 0, -1) if self.heads % count == 0)
-        return next((count for count in counts if count * each <= self.most_bytes), 0)
+        return next((count for count in counts if keys * self.key_bytes(count) <= self.most_bytes), 0)
 
 
 def expanding_pays(device: str, sizes: LatentSizes, queries: int, keys: int) -> bool:
@@ -59,13 +66,14 @@ def expanding_pays(device: str, sizes: LatentSizes, queries: int, keys: int) -> 
     ``device`` is the type of a torch device; on one that is not in ``FLOPS_PER_BYTE`` nothing is expanded, and nothing
     either where the keys of one head are too much.
     """
-    if device not in FLOPS_PER_BYTE or not sizes.heads_at_once(keys):
+    at_once = sizes.heads_at_once(keys) if device in FLOPS_PER_BYTE else 0
+    if not at_once:
         return False
     pairs = queries * (keys - queries / 2)
     projected = sizes.rank * (sizes.nope + sizes.value)
     absorbed = pairs * (2 * sizes.rank + sizes.rope) + queries * projected
     expanded = pairs * (sizes.nope + sizes.rope + sizes.value) + keys * projected
-    moved = 2 * keys * sizes.key_bytes  # written once and read once
+    moved = 2 * keys * sizes.moved_bytes(at_once)
     return 2 * sizes.heads * expanded + FLOPS_PER_BYTE[device] * moved < 2 * sizes.heads * absorbed
 
 

@@ -77,6 +77,9 @@ def paged_prefill(
     before ``kv.lengths[i]``. Their K and V are stored already. So for a chunk of a long prompt the
     length counts the tokens up to the chunk's end. ``max_queries`` is at least the longest row: it sizes the launch
     without reading the device. Everything else as in ``paged_decode``; ``out`` [T, Hq, Dv], ``lse`` [T, Hq].
+
+    A row of ``query`` that no sequence has is refused where values are checked. On a GPU they are not, by default, and
+    the result of such a row may be read from any address.
     """
     _check(query, "T", kv, scale, window, softcap, sinks)
     check_query_starts(query_starts, kv.lengths, query.shape[0], max_queries)

@@ -94,7 +94,7 @@ PREFILLS = {
 
 
 def run(case: Case, *, query=None, device: Device = HOPPER, **options):
-    """What the launches compute, with NaN in every buffer before them."""
+    """What the launches compute, with NaN, or -1 for whole numbers, in every buffer before them."""
     query = case.query if query is None else query
     kv = case.kv
     launches, result = attention_launches(device, query, kv, **{**case.options, **options})
@@ -102,8 +102,8 @@ def run(case: Case, *, query=None, device: Device = HOPPER, **options):
     inputs = {id(x) for x in (query, *read, *case.options.values(), *options.values())}
     for launch in launches:
         for x in launch.arguments:
-            if isinstance(x, torch.Tensor) and id(x) not in inputs and x.is_floating_point():
-                x.fill_(float("nan"))
+            if isinstance(x, torch.Tensor) and id(x) not in inputs:
+                x.fill_(float("nan") if x.is_floating_point() else -1)
     for launch in launches:
         launch.run()
     return result

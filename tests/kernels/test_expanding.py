@@ -91,7 +91,7 @@ def test_heads_that_take_turns_compute_the_same_bits(made, monkeypatch, heads):
         return expand(kv, up, nope)
 
     monkeypatch.setattr(expanding, "expand", counted)
-    fits = sizes._replace(most_bytes=70 * sizes.key_bytes * heads // HEADS)
+    fits = sizes._replace(most_bytes=70 * sizes.key_bytes(heads))
     assert torch.equal(latent_parts(*given, fits, scale=0.2), whole)
     assert largest[: HEADS // heads] == [heads] * (HEADS // heads)
     assert sizes._replace(most_bytes=fits.most_bytes - 1).heads_at_once(70) == heads // 2
@@ -102,7 +102,7 @@ def test_the_kernel_for_gpus_computes_it_interpreted(made, monkeypatch):
     """Keys wider than values, which are a view between them, and one query head for each."""
     pytest.importorskip("triton")
     monkeypatch.setenv("MINIKV_KERNELS", "triton")
-    given, due = made([20, 37], [1, 12], 37 * 2 * (16 + 16 + 16 + 8) * 4, (16, 8, 16, 32, 4))
+    given, due = made([20, 37], [1, 12], 37 * (2 * (16 + 16 + 16 + 8) + 8) * 4, (16, 8, 16, 32, 4))
     assert given[-1].heads_at_once(37) == 2
     torch.testing.assert_close(latent_parts(*given, scale=0.2).double(), due, rtol=1e-4, atol=1e-5)
 
@@ -138,15 +138,21 @@ def test_the_threshold_is_that_of_the_two_sums():
     least = next(n for n in range(2, 4096) if expanding_pays("cuda", DEEPSEEK, n, 4096))
     pairs = least * (4096 - least / 2)
     absorbed = 128 * (2176 * pairs + least * 2 * 512 * 256)
-    expanded = 128 * (640 * pairs + 4096 * 2 * 512 * 256) + 206 * 2 * 4096 * DEEPSEEK.key_bytes
+    expanded = 128 * (640 * pairs + 4096 * 2 * 512 * 256) + 206 * 2 * 4096 * DEEPSEEK.moved_bytes(128)
     assert expanded < absorbed < 1.01 * expanded
     assert 300 < least < 500
 
 
 def test_what_is_expanded_is_bounded_and_not_done_where_no_figures_are_known(monkeypatch):
-    """DeepSeek-V3 with all heads up to 4,681 keys; a prompt of 131,072 takes four of its 128 heads at a time."""
-    assert DEEPSEEK.key_bytes == rebuilt_bytes("DeepSeek-V3", 1)
-    assert [DEEPSEEK.heads_at_once(keys) for keys in (4681, 4682, 131072)] == [128, 64, 4]
+    """DeepSeek-V3 with all heads up to 4,675 keys; a prompt of 131,072 takes four of its 128 heads at a time.
+
+    Beside what transformers makes of a token, too, lies a copy of its rope key, and of its latent before that.
+    """
+    made = rebuilt_bytes("DeepSeek-V3", 1)
+    assert DEEPSEEK.key_bytes(128) == made + 2 * 64
+    assert DEEPSEEK.key_bytes(1) == 2 * (256 + 512), "the latent is larger than the keys of one head"
+    assert [DEEPSEEK.moved_bytes(heads) - made for heads in (128, 4)] == [2 * 576, 32 * 2 * 576]
+    assert [DEEPSEEK.heads_at_once(keys) for keys in (4675, 4676, 131072)] == [128, 64, 4]
     assert DEEPSEEK.heads_at_once(2**20) == 0
     assert not expanding_pays("cuda", DEEPSEEK, 2048, 2**20)
     assert not expanding_pays("cpu", DEEPSEEK, 2048, 2048)

@@ -66,6 +66,9 @@ def padded(dim: int) -> int:
     return max(16, triton.next_power_of_2(dim))
 
 
-def aligned(cache: Tensor) -> bool:
-    """Return whether every token's row begins at a multiple of 16 elements, so that copies of 16 bytes are possible."""
-    return cache.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in cache.stride()[:-1])
+def aligned(*strides: tuple[int, ...]) -> bool:
+    """Return whether tokens' rows lie multiples of 16 elements apart, in caches of these strides.
+
+    If the caches begin at a multiple of 16 bytes, copies of 16 bytes are possible.
+    """
+    return all(stride % 16 == 0 for each in strides for stride in each[:-1])

@@ -11,7 +11,7 @@ from torch import Tensor
 from minikv.kernels.attention import Attention
 from minikv.kernels.checks import FLOATS
 from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, scores_kernel
-from minikv.kernels.gpu.common import Device, Launch, check_stored, interpreted, padded
+from minikv.kernels.gpu.common import Device, Launch, aligned, check_stored, interpreted, padded
 from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
 from minikv.kernels.gpu.tiles import LOG2_E
 from minikv.kernels.occupancy import most_parts
@@ -111,12 +111,12 @@ def plan_of(
         *first_strides(k_scale, 2), *first_strides(v_scale, 2), tables[1][0], stride_logits,
         programs, splits, least, batch, wave,
     )  # fmt: skip
-    on_16 = on_16_bytes and all(stride % 16 == 0 for form in (k, v) for stride in form[1][:-1])
     constants = dict(
         HEADS=heads, GROUP=group, DK=dim, DV=value_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
         BLOCK_DV=padded(value_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, WINDOW=window or 0, MANY=many,
         LATENT=latent, HAS_SOFTCAP=softcap is not None, HAS_SINKS=has_sinks, SCALED_K=k_scale is not None,
-        SCALED_V=v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=on_16, EXACT=exact,
+        SCALED_V=v_scale is not None, KEEP_LOGITS=return_scores, ALIGNED=on_16_bytes and aligned(k[1], v[1]),
+        EXACT=exact,
     )  # fmt: skip
     merging = dict(
         QUERY_HEADS=query_heads, DIM=out_dim, BLOCK_D=padded(out_dim), BLOCK_S=MERGED, HAS_SINKS=has_sinks

@@ -113,7 +113,7 @@ def sums_launch(
     q_rope = None if q_rope is None else q_rope.to(query.dtype)
     _, query_heads, dim = query.shape
     _, block_size, heads, _ = kv.k.shape
-    rope_dim = 0 if rope is None else rope.shape[3]
+    rope_dim, read = (0, (kv.k,)) if rope is None else (rope.shape[3], (kv.k, rope))
     batch, width, group = len(kv.lengths), kv.block_tables.shape[1] * block_size, query_heads // heads
     if config is None:
         config = attention_config(
@@ -131,7 +131,7 @@ def sums_launch(
         HEADS=heads, GROUP=group, DK=dim, DP=rope_dim, BLOCK_M=config.block_m, BLOCK_DK=padded(dim),
         BLOCK_DP=padded(rope_dim), BLOCK_N=config.block_n, BLOCK_SIZE=block_size, LATENT=rope is not None,
         HAS_SOFTCAP=softcap is not None, SCALED_K=kv.k_scale is not None,
-        ALIGNED=aligned(kv.k) and (rope is None or aligned(rope)), EXACT=interpreted(),
+        ALIGNED=all(each.data_ptr() % 16 == 0 and aligned(each.stride()) for each in read), EXACT=interpreted(),
     )  # fmt: skip
     grid = (triton.cdiv(width, config.block_n), heads, batch)
     launch = Launch(column_sums_kernel, grid, arguments, constants, config.num_warps, config.num_stages)
