@@ -167,10 +167,10 @@ def _layers(spec: CacheSpec) -> ModelCheck:
 
 
 def _bytes(model: Any, spec: CacheSpec, own: list[_Own]) -> ModelCheck:
-    """Compare the bytes of the longest answer's cache; of a model that hands out none, of a few tokens' cache."""
+    """Compare the bytes of the longest answer's cache, or of a few tokens' where it is none of transformers'."""
     longest = max(own, key=lambda each: len(each.prompt))
     count, cache = len(longest.prompt) + NEW_TOKENS - 1, longest.cache
-    if cache is None:
+    if getattr(cache, "layers", None) is None:
         cache = run_own(model)
         count = 8
     held = sum(tensor.numel() * tensor.itemsize for layer in cache.layers for tensor in _held(layer))

@@ -17,10 +17,11 @@ from minikv.cache.pages import Pages
 from minikv.cache.states import StatePages, StateSlots
 from minikv.errors import ArgumentError, ConfigError, check_choice
 from minikv.kernels.dispatch import check_readable
-from minikv.models.attention import ATTENTION, passes_on, windows_asked
+from minikv.models.attention import ATTENTION, passes_on, register, windows_asked
 from minikv.models.batch import Batch, seen_window, sees
-from minikv.models.measured import cache_keyword, carries_states, measure, state_shapes
+from minikv.models.measured import carries_states, measure, state_shapes
 from minikv.models.sharding import check_shard, ranks_of
+from minikv.models.takes_cache import TakesCache
 from minikv.models.trial import blocks_needed, hold_against_own, hold_together
 from minikv.plan.spec.cache_spec import CacheSpec
 
@@ -56,9 +57,9 @@ class Adapter:
     reads: str
     position_limit: int | None
     _accepts: frozenset[str]
+    _takes: TakesCache
     states: StateSlots | None = None
     _carries: bool = True
-    _keyword: str = "past_key_values"
 
     @torch.no_grad()
     def forward(self, input_ids: Any, batch: Batch) -> Tensor:
@@ -97,18 +98,18 @@ class Adapter:
             bound = getattr(self.model, _BOUND)
             bound.adapters.discard(self)
             if not bound.adapters:
-                self.model.set_attn_implementation(bound.own)
+                _switch(self.model, bound.own)
 
     def _paged(self, ids: Tensor, batch: Batch, held: Any, across: bool = False) -> Tensor:
         """Compute the batch in one row [1, T], or ``across``: B rows of a token, as layers with states want decodes."""
         shape = (-1, 1) if across else (1, -1)
         keeps = "logits_to_keep" in self._accepts and not across
-        out = self.model(
+        out = self._takes.run(
+            self.model,
+            held,
             input_ids=ids.view(shape),
             position_ids=batch.positions.view(shape),
-            use_cache=True,
             batch=batch,
-            **{self._keyword: held},
             **({"logits_to_keep": batch.last} if keeps else {}),
         )
         logits = out.logits[:, 0] if across else out.logits[0]
@@ -169,8 +170,7 @@ class Adapter:
                 "logits_to_keep": max(1, keep),
             }
             options = {name: value for name, value in options.items() if name in self._accepts}
-            options[self._keyword] = held
-            out = self.model(input_ids=ids[None, start:end], use_cache=True, **options)
+            out = self._takes.run(self.model, held, input_ids=ids[None, start:end], **options)
             if keep:
                 logits.append(out.logits[0, -keep:])
         return torch.cat(logits)
@@ -239,14 +239,23 @@ def bind_model(
 def _bind(model: Any, cache: Pages, how: str, states: StateSlots | None) -> Adapter:
     accepts = frozenset(inspect.signature(model.forward).parameters)
     limit, carries = _position_limit(model, cache), states is None or carries_states(model)
-    adapter = Adapter(model, cache, how, limit, accepts, states, carries, cache_keyword(model))
+    adapter = Adapter(model, cache, how, limit, accepts, TakesCache.of(model), states, carries)
     if how == "paged":
+        register()
         own = model.config._attn_implementation
         if own != ATTENTION or not hasattr(model, _BOUND):
             setattr(model, _BOUND, _Bound(own))
         getattr(model, _BOUND).adapters.add(adapter)
-        model.set_attn_implementation(ATTENTION)
+        _switch(model, ATTENTION)
     return adapter
+
+
+def _switch(model: Any, attention: str) -> None:
+    """Give the model another attention function."""
+    if type(model)._can_set_attn_implementation():
+        model.set_attn_implementation(attention)
+    else:  # RWKV attends nowhere, and its class cannot switch: only its config tells that it is bound
+        model.config._attn_implementation = attention
 
 
 @contextmanager
@@ -255,11 +264,11 @@ def own_attention(model: Any) -> Iterator[None]:
     if model.config._attn_implementation != ATTENTION or not hasattr(model, _BOUND):
         yield
         return
-    model.set_attn_implementation(getattr(model, _BOUND).own)
+    _switch(model, getattr(model, _BOUND).own)
     try:
         yield
     finally:
-        model.set_attn_implementation(ATTENTION)
+        _switch(model, ATTENTION)
 
 
 def _trial(model: Any, own: CacheSpec, how: str, measured: bool) -> None:
@@ -337,6 +346,8 @@ def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
         return "compressed"
     if any(layer.index_bytes for layer in cache.spec.layers):
         return "indexer"
+    if not any(layer.token_bytes for layer in cache.spec.layers):
+        return None  # no layer attends
     if not type(model)._can_set_attn_implementation():
         return "attention"
     if any(layer.kind == "chunked" for layer in cache.spec.layers):

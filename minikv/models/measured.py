@@ -8,8 +8,8 @@ in layers that minikv can explain to the last attribute, or states of a fixed si
 ``bind_model`` then holds the model on blocks against its own forward before it is used: see ``trial.py``.
 """
 
-import inspect
 import sys
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from minikv.cache.allocator import kv_dtype_of
 from minikv.cache.states import StateShape
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.models.batch import sees
+from minikv.models.takes_cache import TakesCache
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
@@ -115,9 +116,9 @@ def carries_states(model: Any) -> bool:
     ends = []
     for value in (0.0, 1.0):
         cache = run_own(model)
-        held = [layer for layer in cache.layers if getattr(layer, "recurrent_states", None)]
-        states = [state for layer in held for state in layer.recurrent_states.values() if state is not None]
-        for state in states:
+        held = [getattr(layer, "recurrent_states", {}).values() for layer in cache.layers]
+        states = [[state for state in layer if state is not None] for layer in held]
+        for state in chain(*states):
             state.fill_(value)
         _run(
             model,
@@ -125,28 +126,20 @@ def carries_states(model: Any) -> bool:
             torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device),
         )
         ends.append(states)  # the layers write over them in place
-    return not any(torch.equal(zeros, ones) for zeros, ones in zip(*ends, strict=True))
-
-
-def cache_keyword(model: Any) -> str:
-    """Return the keyword under which the model takes a cache. Raises ``ConfigError`` if it takes none."""
-    accepted = inspect.signature(model.forward).parameters
-    for name in ("past_key_values", "cache_params"):
-        if name in accepted:
-            return name
-    raise ConfigError("measured_no_cache", name=_name(model), kind=type(model).__name__)
+    return not any(
+        layer and all(torch.equal(zeros, ones) for zeros, ones in zip(layer, other, strict=True))
+        for layer, other in zip(*ends, strict=True)
+    )
 
 
 @torch.no_grad()
 def run_own(model: Any, chunks: tuple[int, int] = CHUNKS) -> Any:
-    """Return the ``DynamicCache`` with which the model's own code has computed ``chunks`` tokens."""
-    from transformers import DynamicCache
-
+    """Return the cache of transformers with which the model's own code has computed ``chunks`` tokens."""
     embedding = model.get_input_embeddings()
     tokens = torch.arange(1, 1 + sum(chunks), device=embedding.weight.device) % embedding.num_embeddings
-    cache_keyword(model)
+    takes = TakesCache.of(model)
     try:
-        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        cache = takes.empty(model)
         for ids in tokens[None].split(chunks, dim=1):
             found = _run(model, cache, ids)
     except MiniKVError:
@@ -162,9 +155,9 @@ def _run(model: Any, cache: Any, ids: torch.Tensor) -> Any:
     """Run the model's own code on ``ids`` [1, n] behind what ``cache`` holds; return the cache that it returns."""
     from minikv.models.adapter import own_attention  # it imports this file
 
-    keyword = cache_keyword(model)
+    takes = TakesCache.of(model)
     with own_attention(model):
-        return getattr(model(input_ids=ids, use_cache=True, **{keyword: cache}), keyword, None)
+        return takes.returned(takes.run(model, cache, input_ids=ids), cache)
 
 
 def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape, ...]]]:

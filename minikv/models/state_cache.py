@@ -27,7 +27,7 @@ class LentStates:
         for shape in slots.shapes:
             numbers[shape.layer] = max(numbers.get(shape.layer, 1), shape.index + 1)
         self.layers: list[Any] = [
-            _state_layer(numbers[layer], begun) if layer in numbers else None for layer in range(num_layers)
+            state_layer(numbers[layer], begun) if layer in numbers else None for layer in range(num_layers)
         ]
         for shape in slots.shapes:
             held = slots.tensor(shape)
@@ -42,7 +42,8 @@ class LentStates:
                 self._slots.tensor(shape)[self._rows] = states[shape.index]
 
 
-def _state_layer(number: int, begun: bool) -> LinearAttentionLayer:
+def state_layer(number: int, begun: bool) -> LinearAttentionLayer:
+    """Return a layer for ``number`` states, of a sequence with tokens before this forward, or without."""
     layer = LinearAttentionLayer(number_of_states=number)
     layer.has_previous_state = dict.fromkeys(range(number), begun)
     return layer

@@ -18,7 +18,8 @@ from torch import Tensor
 from minikv.cache.pages import Pages
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.models.batch import Batch
-from minikv.models.measured import cache_keyword, carries_states
+from minikv.models.measured import carries_states
+from minikv.models.takes_cache import TakesCache
 
 LENGTHS = (9, 26)  # tokens of the two sequences
 CHUNK = 6  # of a prefill; the last DECODES tokens of a sequence come one by one
@@ -96,8 +97,6 @@ class OwnLogits:
 @torch.no_grad()
 def own_logits(model: Any, cache: Pages) -> OwnLogits:
     """Compute the model's own logits. Raises ``ConfigError`` if its own cache does not compute what it does without."""
-    from transformers import DynamicCache
-
     from minikv.models.adapter import own_attention  # it imports this file
 
     windows = [layer.window for layer in cache.spec.layers if layer.window is not None]
@@ -107,7 +106,7 @@ def own_logits(model: Any, cache: Pages) -> OwnLogits:
     sequences = [
         random.integers(0, embedding.num_embeddings, count).tolist() for count in (LENGTHS[0], longest)
     ]
-    keyword, whole, chunked = cache_keyword(model), [], []
+    takes, whole, chunked = TakesCache.of(model), [], []
     placed = "position_ids" in inspect.signature(model.forward).parameters
     carries = carries_states(model)
     with own_attention(model):
@@ -115,15 +114,14 @@ def own_logits(model: Any, cache: Pages) -> OwnLogits:
             ids = torch.tensor([tokens], device=embedding.weight.device)
             ends = chunk_ends(len(tokens))
             whole.append(model(input_ids=ids, use_cache=False).logits[0, [end - 1 for end in ends]].float())
-            held = DynamicCache(config=model.config.get_text_config(decoder=True))
+            held = takes.empty(model)
             rows = {}
             own_ends = ends if carries else [ends[0], *range(ends[0] + 1, len(tokens) + 1)]
             for start, end in pairwise([0, *own_ends]):
                 place = torch.arange(start, end, device=ids.device)[None]
-                options = {keyword: held} | ({"position_ids": place} if placed else {})
-                rows[end] = (
-                    model(input_ids=ids[:, start:end], use_cache=True, **options).logits[0, -1].float()
-                )
+                options = {"position_ids": place} if placed else {}
+                out = takes.run(model, held, input_ids=ids[:, start:end], **options)
+                rows[end] = out.logits[0, -1].float()
             chunked.append(torch.stack([rows[end] for end in ends]))
     spread = min(float(each.std()) for each in whole)
     rounding = max(float((one - other).abs().max()) for one, other in zip(whole, chunked, strict=True))

@@ -24,9 +24,9 @@ from tests.in_turn import in_turn
 from tests.longer import usual_if
 from tests.models.running import World
 
-ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe lfm3 olmo_hybrid zamba zamba2
-    zaya""".split()
-WITHOUT_KV = ["falcon_mamba", "mamba", "mamba2"]
+ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe lfm3 olmo_hybrid rwkv xlstm zamba
+    zamba2 zaya""".split()
+WITHOUT_KV = ["falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"]
 # Their classes begin anew in a forward of several tokens: behind the first chunk tokens come one by one.
 ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "zamba"]
 # They attend to latents, with a bias, or in a layer without a number: to copies, so one forward a sequence.

@@ -212,10 +212,10 @@ def sharpen(model: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(SPREAD / parameter.std().clamp(min=1e-9))
-            elif name.endswith("sinks"):
+            if name.endswith(("sinks", "gate_preact.weight", "gate_preact.bias")):  # xLSTM's gates begin shut
                 parameter.normal_(generator=generator)
+            elif parameter.dim() > 1:
+                parameter.mul_(SPREAD / parameter.std().clamp(min=1e-9))
 
 
 def poison(cache: Pages, junk: float = 1e4) -> None:

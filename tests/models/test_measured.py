@@ -33,7 +33,6 @@ REFUSED = {
     "openai-gpt": ("measured_no_cache", "OpenAIGPTLMHeadModel"),
     "recurrent_gemma": ("measured_other_cache", "recurrent_gemma"),
     "roberta": ("measured_own_cache", "roberta"),
-    "rwkv": ("measured_no_cache", "RwkvForCausalLM"),
 }
 
 
