@@ -5,7 +5,7 @@ A model with ``config._attn_implementation == "minikv_paged"`` calls it once a l
 tokens' K and V, so the key and value arguments are not read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,19 +46,21 @@ def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | 
     register()
     was = model.config._attn_implementation
     asked: dict[int, int | None] = {}
+    stored: list[int] = []
     zero = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
     model.set_attn_implementation(PROBE)
     try:
         with torch.no_grad():
-            cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-            model(
-                input_ids=zero,
-                position_ids=zero,
-                past_key_values=cache,
-                use_cache=True,
-                asked=asked,
-                names=names,
-            )
+            cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+            update = cache.update
+
+            def noted(k: Tensor, v: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+                stored[:] = [layer_idx]
+                return update(k, v, layer_idx, *args, **kwargs)
+
+            cache.update = noted
+            told = {"asked": asked, "names": names, "stored": stored}
+            model(input_ids=zero, position_ids=zero, past_key_values=cache, use_cache=True, **told)
     finally:
         model.set_attn_implementation(was)
     return asked
@@ -88,14 +90,24 @@ def _probe(
     sliding_window: int | None = None,
     asked: dict[int, int | None] | None = None,
     names: set[str] | None = None,
+    stored: Sequence[int] = (),
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Record the layer's arguments, and return zeros without attention."""
     if asked is not None:
-        asked[module.layer_idx] = sliding_window
+        asked[_number(module, stored)] = sliding_window
     if names is not None:
         names |= kwargs.keys()
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+def _number(module: nn.Module, stored: Sequence[int]) -> int:
+    """Return the layer of this call: the module's number, or that of the K and V that were ``stored`` last.
+
+    Layers of Zamba share a module, which therefore has no number.
+    """
+    own: Any = getattr(module, "layer_idx", None)
+    return stored[-1] if stored and (own is None or own < 0) else own
 
 
 @torch.no_grad()
@@ -127,14 +139,14 @@ def attend(
     across = int(len(query) > 1)  # the dimension of a result that was 1
     if across:
         query = query.transpose(0, 2)
-    index = module.layer_idx
+    index = _number(module, batch.stored)
     cache = batch.cache
     window = sees(cache.spec, cache.kv_cache_groups[cache.layer(index).kv_cache_group].layer)
     if sliding_window != window:
         raise ArgumentError("models_window", layer=index, model=sliding_window, cache=window)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if cache.spec.layers[index].kind == "latent":
-        return _latent(module, query, batch, scale, window).unsqueeze(across), None
+        return _latent(module, index, query, batch, scale, window).unsqueeze(across), None
     rows, kv, starts = query[0].transpose(0, 1), batch.kv(index), batch.query_starts
     kernels = operations(query.device)
     options: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": s_aux}
@@ -175,14 +187,16 @@ def _tell_sums(batch: Batch, layer: int, lse: Tensor, column_sums: Callable[...,
         batch.observer.see(layer, sums, group)
 
 
-def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window: int | None) -> Tensor:
+def _latent(
+    module: nn.Module, layer: int, query: Tensor, batch: Batch, scale: float, window: int | None
+) -> Tensor:
     """Compute MLA: [T, H, v_dim]. A query is its part without position, then its rope part.
 
     ``kv_b_proj`` [H * (nope + v_dim), rank] makes K and V of a latent. It is absorbed: multiplied into the query and
     into the weighted sum of latents, once a query instead of once a cached token. A sequence with many queries gets the
     K and V of its heads instead: ``minikv.kernels.expanding``.
     """
-    kv, starts, kernels = batch.kv(module.layer_idx), batch.query_starts, operations(query.device)
+    kv, starts, kernels = batch.kv(layer), batch.query_starts, operations(query.device)
     heads, rank, rope = query.shape[1], kv.k.shape[3], kv.v.shape[3]
     rows, nope, most = query[0].transpose(0, 1), query.shape[3] - rope, batch.max_queries
     up = local(module.kv_b_proj.weight).view(heads, -1, rank)
@@ -196,14 +210,14 @@ def _latent(module: nn.Module, query: Tensor, batch: Batch, scale: float, window
     queries = absorb(rows, up, nope)
     if most == 1:
         found = kernels.latent_decode(*queries, kv, scale=scale, window=window, return_scores=watched)
-        _tell_scores(batch, module.layer_idx, found.scores, heads)
+        _tell_scores(batch, layer, found.scores, heads)
     else:
         options: dict[str, Any] = {"scale": scale, "window": window, "return_lse": watched}
         found = kernels.latent_prefill(*queries, kv, starts, max_queries=most, **options)
         if found.lse is not None:
             sums = partial(kernels.latent_column_sums, *queries, kv, starts, scale=scale)
-            _tell_sums(batch, module.layer_idx, found.lse, sums, heads)
+            _tell_sums(batch, layer, found.lse, sums, heads)
     if observer is not None and observer.asks:
         asked = Asked(torch.cat(queries, -1), kv, scale, latent=True)
-        observer.ask(module.layer_idx, asked)
+        observer.ask(layer, asked)
     return of_latents(found.out, up, nope)

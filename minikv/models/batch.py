@@ -39,7 +39,8 @@ class Batch:
 
     ``observer`` is told of the attention that is computed; only "paged" reads tell it.
     ``state_slots``: the slot of each sequence, for a model with states; their first token reads nothing from it.
-    ``memos`` hold, for each group, what the kernels have derived from its tables in the first of its layers.
+    ``memos`` hold, for each group, what the kernels have derived from its tables in the first of its layers;
+    ``stored`` the layer of which a forward stored K and V last.
     """
 
     cache: Pages
@@ -55,6 +56,7 @@ class Batch:
     observer: Observer | None = None
     state_slots: tuple[int, ...] | None = None
     memos: dict[int, dict[Any, Any]] = field(default_factory=dict, repr=False)
+    stored: list[int] = field(default_factory=list, repr=False)
 
     @classmethod
     def build(

@@ -34,6 +34,7 @@ class PagedCache(Cache):
         """
         layer = self.batch.cache.layer(layer_idx)
         store_kv(layer, key_states, value_states, self.batch.slots[layer.kv_cache_group])
+        self.batch.stored[:] = [layer_idx]
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

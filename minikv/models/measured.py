@@ -168,6 +168,13 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
     kinds = {getattr(cache_utils, name, None): kind for name, kind in _KINDS.items()}
     kinds |= {_own_class(model, name): "full" for name in _OWN_INDEXED}
     types = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or []
+    # Elements of a latent, of which such a module makes K and V. Beside an indexer, copies are read anyway.
+    sparse = any(_index_keys(layer) is not None for layer in cache.layers)
+    ranks = {
+        getattr(module, "layer_idx", None): getattr(module.kv_b_proj, "in_features", None)
+        for module in model.modules()
+        if hasattr(module, "kv_b_proj") and not sparse
+    }
     found = []
     for number, layer in enumerate(cache.layers):
         kind = kinds.get(type(layer))
@@ -181,6 +188,8 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
             kind = "none"  # never used: a layer without attention
         if keys is not None:
             _check_tokens(model, number, layer)
+            if kind == "full" and ranks.get(number) == keys.shape[3]:
+                kind = "latent"
         states = _states(number, layer)
         if kind == "linear" and not any(state.name == "recurrent" for state in states):
             kind = "conv" if states else "none"

@@ -29,8 +29,8 @@ ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe l
 WITHOUT_KV = ["falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"]
 # Their classes begin anew in a forward of several tokens: behind the first chunk tokens come one by one.
 ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "zamba"]
-# They attend to latents, with a bias, or in a layer without a number: to copies, so one forward a sequence.
-AS_COPIES = ["bailing_hybrid", "inkling2_text", "inkling_text", "kimi_linear", "zamba", "zamba2"]
+# They attend with a bias, to copies: one forward a sequence.
+AS_COPIES = ["inkling2_text", "inkling_text"]
 MODELS = [*RECURRENT, *ON_NO_LIST]
 USUAL = ["jamba", "lfm2", "mamba2", "qwen3_next"]
 
