@@ -46,7 +46,7 @@ from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.estimate import EXPANDED_BYTES, expanded_bytes
 from minikv.plan.measured import PoolSize, size_for_bytes
-from minikv.plan.pool import kv_cache_groups, sequence_bytes
+from minikv.plan.pool import sequence_bytes
 from minikv.units import GIB, exact_bytes
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int
         return 0
     width = -(-longest // config.block_size)
     try:
-        return expected_memory(model, len(kv_cache_groups(spec)), config.max_num_seqs, width).num_bytes
+        return expected_memory(model, spec, config.max_num_seqs, width, config.block_size).num_bytes
     except torch.OutOfMemoryError:
         return 0  # not even single tokens fit: allocate_kv_cache raises, with the numbers
 

@@ -17,11 +17,15 @@ microsecond; the smallest kernel takes some tens.
 import importlib.util
 import os
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from minikv.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from minikv.kernels.paged_kv import PagedKV
 
 CHOICES = ("reference", "triton")
 MODES = ("0", "1", "values")
@@ -66,6 +70,19 @@ def check_readable(what: str, dtype: torch.dtype, device: torch.device) -> None:
         from minikv.kernels.gpu.common import check_stored, device_of
 
         check_stored(what, dtype, device_of(device).capability)
+
+
+def part_bytes(device: torch.device, query: Tensor, kv: "PagedKV", **options: Any) -> int:
+    """Return the bytes beside the result that an attention on ``device`` leaves and merges; the tensors may be meta.
+
+    ``options`` are those of ``minikv.kernels.gpu.launches.attention_launches``. Plain torch leaves none.
+    """
+    if _choice(device) == "reference":
+        return 0
+    from minikv.kernels.gpu import launches
+    from minikv.kernels.gpu.common import device_of
+
+    return launches.part_bytes(device_of(device), query, kv, **options)
 
 
 def _choice(device: torch.device) -> str:

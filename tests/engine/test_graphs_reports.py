@@ -10,7 +10,7 @@ from minikv.cache.allocator import warmup
 from minikv.engine import factory
 from minikv.engine.ext import graph_memory
 from minikv.engine.ext import graphs as module
-from minikv.engine.ext.graphs import Eager, capture_decodes, expected_memory, table_width
+from minikv.engine.ext.graphs import Eager, capture_decodes, expected_memory, partial_bytes, table_width
 from minikv.engine.factory import build_cache
 from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.memory import Arena
@@ -103,20 +103,43 @@ def test_the_expected_memory_has_the_buffers_to_the_byte(model_type):
     model = reference(model_type)
     with graphs(), make(model.model, max_model_len=50, max_num_seqs=6) as llm:
         found = llm.graphs.memory
-        num_groups, width = len(llm.cache.kv_cache_groups), llm.graphs.buffers.sizes.width
+        spec, width = llm.cache.spec, llm.graphs.buffers.sizes.width
         assert width == 13
-    expected = expected_memory(model.model, num_groups, 6, width)
+    expected = expected_memory(model.model, spec, 6, width, 4)
     assert (expected.count, expected.buffer_bytes) == (found.count, found.buffer_bytes)
     logits = 6 * 97 * 4
     assert expected.pool_bytes >= module.POOL_SLACK + logits
     assert expected.driver_bytes == found.count * module.GRAPH_BYTES
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "deepseek_v3"])
+def test_the_partial_results_of_split_attention_are_those_of_the_launches(monkeypatch, model_type):
+    """For every layer and every batch size that is captured; plain torch leaves none."""
+    launches = pytest.importorskip("minikv.kernels.gpu.launches")
+    made, model = [0], reference(model_type, answers=False, max_position_embeddings=4096).model
+
+    def noted(launch):
+        if launch.kernel is launches.merge_splits_kernel:
+            made.append(sum(tensor.nbytes for tensor in launch.arguments[:3]))
+
+    monkeypatch.setattr(launches.Launch, "run", noted)
+    monkeypatch.setenv("MINIKV_KERNELS", "triton")
+    with graphs(), make(model, num_blocks=256, block_size=16, max_num_seqs=6) as llm:
+        spec, sizes = llm.cache.spec, llm.graphs.buffers.sizes
+    assert max(made) == partial_bytes(model, spec, sizes, 16) > 0
+    with_parts = expected_memory(model, spec, 6, sizes.width, 16)
+    monkeypatch.setenv("MINIKV_KERNELS", "reference")
+    assert partial_bytes(model, spec, sizes, 16) == 0
+    without = expected_memory(model, spec, 6, sizes.width, 16)
+    assert with_parts.pool_bytes - without.pool_bytes == max(made)
+
+
 def test_a_model_that_is_bound_already_can_be_measured():
     model = reference("llama")
     with make(model.model) as llm:
         with own_attention(model.model):
-            assert expected_memory(model.model, 1, 4, 8).count == 3
+            assert expected_memory(model.model, llm.cache.spec, 4, 8, 4).count == 3
             warmup(model.model, 8)
         model.check(llm.generate(model.prompts[0], greedy(5))[0], greedy(5))
     with own_attention(model.model):
@@ -127,7 +150,7 @@ def test_the_memory_is_held_while_the_cache_is_measured(monkeypatch):
     model, arenas = reference("llama").model, []
     spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
     expected = factory._graph_bytes(model, spec, wish(), 64)
-    assert expected == expected_memory(model, 1, 8, 16).num_bytes
+    assert expected == expected_memory(model, spec, 8, 16, 4).num_bytes
     assert not factory._graph_bytes(model, spec, wish(enforce_eager=True), 64)
     assert not factory._graph_bytes(model, spec, wish(), None)
     monkeypatch.setattr(

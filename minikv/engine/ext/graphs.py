@@ -13,6 +13,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from traceback import clear_frames
 from typing import Any, Protocol
@@ -20,14 +21,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from minikv.cache.codec import find_codec
 from minikv.engine.core.runner import Compute, Runner
 from minikv.engine.core.step import Step, StepArrays
 from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes, one_row
 from minikv.engine.ext.graph_memory import GraphMemory
 from minikv.errors import DoesNotFitError, first_line
 from minikv.i18n import text
+from minikv.kernels.dispatch import part_bytes
+from minikv.kernels.paged_kv import PagedKV
 from minikv.memory.peak import measure_peak
 from minikv.models import Adapter
+from minikv.models.batch import sees
+from minikv.plan.pool import kv_cache_groups
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.units import MIB
 
 WAITED = "called a synchronizing"  # a part of torch's warning
@@ -265,11 +272,11 @@ def capture_decodes(
     return why
 
 
-def expected_memory(model: Any, num_kv_cache_groups: int, max_rows: int, width: int) -> GraphMemory:
-    """Return the expected memory of the graphs of ``model``, on ``num_kv_cache_groups``; see ``DecodeGraphs``.
+def expected_memory(model: Any, spec: CacheSpec, max_rows: int, width: int, block_size: int) -> GraphMemory:
+    """Return the expected memory of the graphs of ``model``, on a cache of ``spec``; see ``DecodeGraphs``.
 
     The pool is measured: a forward of ``max_rows`` single tokens without a cache needs what a decode needs, except the
-    partial results of split attention.
+    partial results of split attention, which are counted.
     """
     device = model.get_input_embeddings().weight.device
     seen: list[Tensor] = []
@@ -280,9 +287,35 @@ def expected_memory(model: Any, num_kv_cache_groups: int, max_rows: int, width: 
         seen.append(model(input_ids=ids, use_cache=False).logits[:1, -1])
 
     peak = measure_peak(decode, device)
-    sizes = DecodeSizes(max_rows, width, num_kv_cache_groups, seen[0].shape[-1], seen[0].dtype)
+    groups = len(kv_cache_groups(spec))
+    sizes = DecodeSizes(max_rows, width, groups, seen[0].shape[-1], seen[0].dtype)
+    pool = peak.extra + partial_bytes(model, spec, sizes, block_size) + POOL_SLACK
     count = len(buckets(max_rows))
-    return GraphMemory(count, sizes.num_bytes, peak.extra + POOL_SLACK, count * GRAPH_BYTES)
+    return GraphMemory(count, sizes.num_bytes, pool, count * GRAPH_BYTES)
+
+
+def partial_bytes(model: Any, spec: CacheSpec, sizes: DecodeSizes, block_size: int) -> int:
+    """Return the most bytes of partial results that a layer's attention leaves in a captured decode; 0 without splits.
+
+    Each launch is made on tensors without memory. A layer's are gone before the next layer's are made. Where the config
+    of a measured model has no number of heads, none are counted.
+    """
+    weight, found = model.get_input_embeddings().weight, [0]
+    heads = getattr(model.config.get_text_config(decoder=True), "num_attention_heads", None)
+    if not isinstance(heads, int):
+        return 0
+    codec = find_codec(spec.kv_dtype)
+    stored = codec.dtype if codec.itemsize > 1 else weight.dtype
+    empty = partial(torch.empty, device="meta")
+    for layer in {each for each in spec.layers if each.token_bytes}:
+        k, v = (empty(1, block_size, layer.kv_heads, dim, dtype=stored) for dim in (layer.k_dim, layer.v_dim))
+        for rows in buckets(sizes.max_rows):
+            table, lengths = (empty(shape, dtype=torch.int32) for shape in ((rows, sizes.tables[2]), (rows,)))
+            query, rope = (empty(rows, heads, dim, dtype=weight.dtype) for dim in (layer.k_dim, layer.v_dim))
+            options = {"q_rope": rope if layer.kind == "latent" else None, "window": sees(spec, layer)}
+            kv = PagedKV(k, v, table, lengths)
+            found.append(part_bytes(weight.device, query, kv, scale=1.0, **options))
+    return max(found)
 
 
 def table_width(adapter: Adapter, longest: int | None) -> int | None:

@@ -193,6 +193,13 @@ def attention_launches(
     return launches, Attention(out, lse, scores)
 
 
+def part_bytes(device: Device, query: Tensor, kv: PagedKV, **options: Any) -> int:
+    """Return the bytes of the partial results of ``attention_launches``, 0 without splits. The tensors may be meta."""
+    launches, _ = attention_launches(device, query, kv, **options)
+    merges = [launch for launch in launches if launch.kernel is merge_splits_kernel]
+    return sum(held.nbytes for launch in merges for held in launch.arguments[:3])
+
+
 def _form(tensor: Tensor | None) -> Form | None:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
 
