@@ -22,7 +22,7 @@ from tests.tools.without import environment_without
 READ_VALUES = {"big_bird", "biogpt", "jetmoe", "megatron-bert", "rembert", "roformer"}
 MEASURED = [each.model_type for each in decoder_outcomes() if each.outcome == "measured"]
 PLANNED = [name for name in MEASURED if name not in READ_VALUES]
-USUAL = ("apertus", "kimi_linear", "minimax_m3_vl_text", "zamba2")
+USUAL = ("apertus", "kimi_linear", "minimax_m3_vl_text", "rwkv", "zamba2")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,8 +43,9 @@ def test_the_plan_of_a_config_is_what_transformers_holds(model_type, tmp_path):
         assert numel_bytes(cache) == spec.bytes_for(length, BATCH), (length, spec.explain())
 
 
-def test_in_bf16_states_keep_the_dtype_that_their_class_gives_them(tmp_path):
-    config = small_config("kimi_linear")
+@pytest.mark.parametrize("model_type", ["kimi_linear", "rwkv", "xlstm"])
+def test_in_bf16_states_keep_the_dtype_that_their_class_gives_them(model_type, tmp_path):
+    config = small_config(model_type)
     spec = CacheSpec.from_config(on_disk(tmp_path, config, "bfloat16"))
     for length, _step, cache in run(small_model(config, torch.bfloat16), BATCH):
         assert numel_bytes(cache) == spec.bytes_for(length, BATCH), (length, spec.explain())

@@ -155,7 +155,7 @@ EXTRA |= {
     "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention"] * 2},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"] * 2},
     "moshi": {"ffn_dim": 56},
-    "rwkv": {"num_hidden_layers": 4, "rescale_every": 2},
+    "rwkv": {"num_hidden_layers": 2, "rescale_every": 1},
     "xlstm": {"num_hidden_layers": 2, "hidden_size": 128, "num_heads": 4, "chunk_size": 16},
     "roc_bert": {"is_decoder": True, "pronunciation_vocab_size": 20, "shape_vocab_size": 20},
     "zamba2": {"layer_types": ["linear_attention", "hybrid"] * 3, "hybrid_layer_ids": [1, 3, 5],

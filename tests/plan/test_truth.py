@@ -1,5 +1,7 @@
 """The truth test: what CacheSpec says equals what transformers really holds, to the byte, for every architecture."""
 
+from itertools import chain
+
 import pytest
 import torch
 import transformers
@@ -14,8 +16,15 @@ CACHED = ("keys", "values", "indexer_keys", "idx_keys")
 COMPRESSED = ("compressed_kv", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate")
 
 
+# As models name what they cache: Mamba and xLSTM the second, RWKV the third, a list of tensors.
+CACHES = ("past_key_values", "cache_params", "state")
+
+
 def cached_tensors(cache):
-    """Every tensor that a transformers cache keeps for its sequences."""
+    """Every tensor that what a model of transformers caches keeps for its sequences."""
+    if isinstance(cache, list) or hasattr(cache, "rnn_state"):  # xLSTM's
+        yield from cache if isinstance(cache, list) else chain(*cache.rnn_state.values())
+        return
     for layer in getattr(cache, "self_attention_cache", cache).layers:
         states = [getattr(layer, name, None) for name in ("conv_states", "recurrent_states")]
         tensors = [getattr(layer, name, None) for name in CACHED]
@@ -39,19 +48,13 @@ def storage_bytes(cache) -> int:
 def run(model, batch: int):
     """A prefill and three decode steps; yields (tokens so far, tokens of this step, cache)."""
     tokens = torch.randint(3, 90, (batch, PROMPT), generator=torch.Generator().manual_seed(1))
-    # Mamba's classes call the same cache by another name.
-    name = (
-        "cache_params"
-        if model.config.model_type in ("mamba", "mamba2", "falcon_mamba")
-        else "past_key_values"
-    )
-    cache, length = None, 0
+    held, length = {}, 0
     for ids in [tokens, *[tokens[:, :1]] * STEPS]:
         with torch.no_grad():
-            out = model(input_ids=ids, use_cache=True, **{name: cache})
-        cache = getattr(out, name)
+            out = model(input_ids=ids, use_cache=True, **held)
+        held = {name: out[name] for name in CACHES if name in out}
         length += ids.shape[1]
-        yield length, ids.shape[1], cache
+        yield length, ids.shape[1], *held.values()
 
 
 # From this release on, transformers caches the latents of these two as well.
