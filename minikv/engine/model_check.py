@@ -24,6 +24,7 @@ from minikv.engine.sampling_params import SamplingParams
 from minikv.i18n import text
 from minikv.models import Loaded
 from minikv.models.adapter import TRIAL_BLOCK
+from minikv.models.cache_argument import cache_in
 from minikv.models.measured import measure, run_own
 from minikv.models.trial import CHUNK, EXACT, LONGEST, MOST_ROUNDING, ROUNDING
 from minikv.plan import CacheSpec
@@ -150,7 +151,7 @@ def _answer(model: Any, prompt: list[int]) -> _Own:
     spread = float(whole.std())
     rounding = min(float((whole - logits).abs().max()), MOST_ROUNDING.get(model.dtype.itemsize, 0.2) * spread)
     allowed = max(EXACT * spread, ROUNDING * rounding)
-    return _Own(prompt, out.sequences[0, len(prompt) :].tolist(), logits, out.past_key_values, allowed)
+    return _Own(prompt, out.sequences[0, len(prompt) :].tolist(), logits, cache_in(out), allowed)
 
 
 def _layers(spec: CacheSpec) -> ModelCheck:

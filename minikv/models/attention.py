@@ -17,6 +17,7 @@ from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import operations
 from minikv.kernels.expanding import LatentSizes, absorb, latent_parts, of_latents, parts_of
 from minikv.models.batch import Batch, sees
+from minikv.models.cache_argument import cache_argument
 from minikv.models.observer import Asked, weighed_lse, weighed_scores
 from minikv.plan.estimate import EXPANDED_BYTES
 
@@ -60,7 +61,7 @@ def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | 
 
             cache.update = noted
             told = {"asked": asked, "names": names, "stored": stored}
-            model(input_ids=zero, position_ids=zero, past_key_values=cache, use_cache=True, **told)
+            model(input_ids=zero, position_ids=zero, use_cache=True, **told, **cache_argument(model, cache))
     finally:
         model.set_attn_implementation(was)
     return asked

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from minikv.errors import ArgumentError, ConfigError, RankLostError, check_count, first_line
+from minikv.models.cache_argument import cache_argument
 from minikv.plan.spec.architectures import ARCHITECTURES
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.spec.config import read_config
@@ -163,7 +164,7 @@ def check_shard(model: Any, spec: CacheSpec) -> None:
     zero = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
     cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     with torch.no_grad():
-        model(input_ids=zero, position_ids=zero, past_key_values=cache, use_cache=True)
+        model(input_ids=zero, position_ids=zero, use_cache=True, **cache_argument(model, cache))
     for number, (layer, held) in enumerate(zip(spec.layers, cache.layers, strict=False)):
         keys = getattr(held, "keys", None)
         if layer.token_bytes and keys is not None and keys.numel() and keys.shape[1] != layer.kv_heads:

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from minikv.errors import ConfigError
+from minikv.models.cache_argument import cache_keyword
 
 States = list[tuple[Tensor, ...]]  # those of each layer, [sequences, ...]
 
@@ -46,9 +47,8 @@ class TakesCache:
         if "state" in accepted:
             return cls("state", OwnObject(_indexed_by_layer, _of_each_layer))
         own = hasattr(sys.modules[type(model).__module__], "xLSTMCache")
-        for name in ("past_key_values", "cache_params"):
-            if name in accepted:
-                return cls(name, OwnObject(_named, _by_name) if own else None)
+        if keyword := cache_keyword(model):
+            return cls(keyword, OwnObject(_named, _by_name) if own else None)
         name = str(getattr(model.config, "name_or_path", "") or model.config.model_type)
         raise ConfigError("measured_no_cache", name=name, kind=type(model).__name__)
 

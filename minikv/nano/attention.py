@@ -41,6 +41,8 @@ def attend(
     tokens. The T tokens belong to many sequences, one after the other; ``batch`` says which. A key of an MLA
     layer arrives expanded, one for each head, and is stored so.
     """
+    # From transformers 5.24 on a model passes no argument of the name ``cache`` on: it is that of its own.
+    cache = kwargs.get("kv_cache", cache)
     if batch is None or cache is None:
         raise ConfigError("nano_cannot", model=type(module).__name__, why=MiniKVError("nano_no_arguments"))
     if s_aux is not None:

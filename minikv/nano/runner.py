@@ -83,7 +83,7 @@ def forward(model: Any, batch: Batch, cache: KVCache) -> Tensor:
         use_cache=False,
         logits_to_keep=batch.last,
         batch=batch,
-        cache=cache,
+        kv_cache=cache,
     )
     return out.logits[0]
 

@@ -12,7 +12,7 @@ from minikv.models import Batch, bind_model
 from minikv.plan import CacheSpec
 from minikv.plan.spec.layers import LayerSpec
 from tests.models.running import World
-from tests.plan.small_models import small_config, small_model
+from tests.plan.small_models import small_config, small_decoder, small_model
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +59,10 @@ def test_a_cache_of_another_model(model):
 
 
 def test_an_architecture_that_is_not_on_the_list():
-    unknown = small_model(small_config("codegen", num_attention_heads=6))
+    unknown = small_model(small_decoder("openai-gpt"))
     like = LayerSpec("full", kv_heads=6, k_dim=8, v_dim=8, itemsize=4)
     cache = PagedKVCache(CacheSpec((like,) * 6, kv_dtype="fp32"), 8, 4)
-    with pytest.raises(ConfigError, match="codegen"):
+    with pytest.raises(ConfigError, match="openai-gpt"):
         bind_model(unknown, cache)
 
 

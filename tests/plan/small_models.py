@@ -148,6 +148,7 @@ EXTRA |= {
     **{name: {"is_decoder": True} for name in _ENCODERS},
     "codegen": {"num_attention_heads": 4, "rotary_dim": 8},
     "ctrl": {"dff": 56},
+    "inkling2_text": {"unpadded_vocab_size": 97},
     "deepseek_v4": {"num_key_value_heads": 1, "o_groups": 2, "o_lora_rank": 12, "head_dim": 16, "index_head_dim": 8,
                     "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}},
     "gpt_neo": {"attention_types": [[["global", "local"], 3]], "window_size": 7},

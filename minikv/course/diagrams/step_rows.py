@@ -7,6 +7,7 @@ from typing import Any
 from minikv.course.diagrams.svg import WIDTH, Diagram, Picture, width_of
 from minikv.i18n import pick_language, text
 from minikv.look import look
+from minikv.models.cache_argument import cache_in
 
 TOP, ROW = 72, 17  # of the first row; from row to row
 GAP = 32  # between two runs
@@ -24,7 +25,7 @@ def watch_rows(model: Any) -> Iterator[list[Rows]]:
     steps: list[Rows] = []
 
     def note(module: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        fed, cache = kwargs["hidden_states"].shape[1], kwargs.get("past_key_values")
+        fed, cache = kwargs["hidden_states"].shape[1], cache_in(kwargs)
         steps.append((fed, fed if cache is None else cache.get_seq_length()))
 
     hook = model.model.layers[0].self_attn.register_forward_hook(note, with_kwargs=True)

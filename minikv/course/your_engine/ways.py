@@ -19,6 +19,7 @@ import torch
 from minikv import LLM, SamplingParams, nano
 from minikv.course.your_engine.driven import Driven
 from minikv.errors import MiniKVError
+from minikv.models.cache_argument import cache_in
 
 STATIC = 16
 # Two logits closer than this may change their order when sums are added up in another order.
@@ -179,7 +180,7 @@ class StaticBatches:
                 do_sample=False,
                 return_dict_in_generate=True,
             )
-            held = (layer.keys.nbytes + layer.values.nbytes for layer in made.past_key_values.layers)
+            held = (layer.keys.nbytes + layer.values.nbytes for layer in cache_in(made).layers)
             peak = max(peak, sum(held))
             answers += [
                 row[longest : longest + request.new].tolist()

@@ -21,6 +21,7 @@ from minikv.eviction.evaluate.summary import said_way
 from minikv.eviction.evaluate.ways import Way
 from minikv.eviction.study.suite import Evicting
 from minikv.i18n import pick_language, text
+from minikv.models.cache_argument import cache_argument, cache_in
 from minikv.shown import Shown
 
 CHUNK = 16  # tokens of a forward
@@ -123,8 +124,8 @@ def _read(model: Any, piece: Excerpt, evicting: Evicting) -> tuple[float, ...]:
     with evicting(model):
         for start in range(0, last, CHUNK):
             end = min(start + CHUNK, last)
-            out = model(input_ids=ids[:, start:end], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = model(input_ids=ids[:, start:end], use_cache=True, **cache_argument(model, cache))
+            cache = cache_in(out)
             logs = out.logits[0].float().log_softmax(-1)
             found = logs.gather(-1, ids[0, start + 1 : end + 1, None])
             nats.append(-float(found.double().sum()))

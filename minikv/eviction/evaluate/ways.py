@@ -16,6 +16,7 @@ from minikv.cache.codec import Codec, find_codec
 from minikv.eviction.policies.choices import PolicyName
 from minikv.eviction.study.curves import FULL, evicting_with, shared_out
 from minikv.eviction.study.suite import Evicting, no_eviction
+from minikv.models.cache_argument import cache_in, with_cache
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ def rounding_to(kv_dtype: str) -> Evicting:
     @contextmanager
     def rounding(model: Any) -> Iterator[None]:
         def give(module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-            if given.get("past_key_values") is None:
-                given["past_key_values"] = RoundingCache(module.config, codec)
+            if cache_in(given) is None:
+                given = with_cache(module, given, RoundingCache(module.config, codec))
             return args, given
 
         hook = model.register_forward_pre_hook(give, with_kwargs=True)

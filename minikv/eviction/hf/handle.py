@@ -16,6 +16,7 @@ from minikv.eviction.hf.layer import EvictingLayer
 from minikv.eviction.hf.rules import LayerRules, Record
 from minikv.eviction.policies.budget import Budget
 from minikv.eviction.policies.policy import Policy
+from minikv.models.cache_argument import cache_in, with_cache
 from minikv.shown import one_line
 
 
@@ -68,7 +69,7 @@ class EvictionHandle:
         return None if self._last is None else self._last()
 
     def new_cache(self) -> EvictingCache:
-        """An empty cache, to be passed as ``past_key_values``."""
+        """An empty cache, to be passed as ``past_key_values``; from transformers 5.24 on as ``cache``."""
         self._begin()
         return EvictingCache(self.config, self.rules, self.records)
 
@@ -126,7 +127,7 @@ class EvictionHandle:
         cache = self._cache_for(given)
         if cache is None:
             return args, kwargs
-        given["past_key_values"] = cache
+        given = with_cache(model, given, cache)
         layers = evicting_layers(cache)
         self._check(model, layers)
         batch, new = _shape(given)
@@ -155,7 +156,7 @@ class EvictionHandle:
 
     def _cache_for(self, given: dict[str, Any]) -> Any:
         """The cache for this forward; None: not one of ours."""
-        cache = given.get("past_key_values")
+        cache = cache_in(given)
         if cache is None:
             wanted = given.get("use_cache")
             wanted = getattr(self.config, "use_cache", True) if wanted is None else wanted

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minikv.errors import ArgumentError
 from minikv.eviction.policies.policy import Needs, Policy
+from minikv.models.cache_argument import cache_argument
 
 _FIXED = (
     "default",
@@ -134,6 +135,6 @@ def _keys(model: Any, position: int, latent: bool) -> list[Tensor]:
     ids = torch.ones(1, 1, dtype=torch.int64, device=device)
     config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=config)
-    model(input_ids=ids, position_ids=ids * position, past_key_values=cache, use_cache=True)
+    model(input_ids=ids, position_ids=ids * position, use_cache=True, **cache_argument(model, cache))
     whole = zip(cache.layers, full_layers(config), strict=True)
     return [(layer.values if latent else layer.keys).float() for layer, full in whole if full]

@@ -25,6 +25,7 @@ from minikv.eviction.hf.install import install_kv_eviction
 from minikv.eviction.policies.choices import PolicyName, Scope
 from minikv.eviction.policies.policy import Policy
 from minikv.eviction.policies.sampled import Wrapped
+from minikv.models.cache_argument import cache_argument
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def measure_layers(
     )
     with install(budget=tokens.shape[1]) as eviction:
         cache = eviction.new_cache()
-        model(tokens, past_key_values=cache, use_cache=True)
+        model(tokens, use_cache=True, **cache_argument(model, cache))
         scores = [eviction.policy.score(layer.view()) for layer in evicting_layers(cache)]
     if scope == "layer":
         scores = [score.mean(1, keepdim=True) for score in scores]

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from minikv.errors import ArgumentError, check_count
 from minikv.eviction.study.tasks import Case, GradedQuestion
+from minikv.models.cache_argument import cache_argument, cache_in
 
 Evicting = Callable[[Any], AbstractContextManager[Any]]
 """Given a model, a context manager: while it is open, forwards of the model evict from the cache that they return."""
@@ -153,11 +154,11 @@ def _logits(model: Any, tokens: Tensor, context: int, decode: bool) -> Tensor:
         told = end - max(start, context)  # the context itself has no questions
         out = model(
             input_ids=tokens[:, start:end],
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=max(1, told),
+            **cache_argument(model, cache),
         )
-        cache, start = out.past_key_values, end
+        cache, start = cache_in(out), end
         if told > 0:
             rows.append(out.logits)
     return torch.cat(rows, dim=1)

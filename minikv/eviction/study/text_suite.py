@@ -8,6 +8,7 @@ import torch
 from minikv.errors import check_count
 from minikv.eviction.study.suite import Evicting
 from minikv.eviction.study.text_tasks import Text, make_text
+from minikv.models.cache_argument import cache_argument, cache_in
 
 CAN = 0.9
 """Of the answers: where the full cache gives fewer, a task says more about the model than about an eviction."""
@@ -52,7 +53,8 @@ def say(
         out = model(input_ids=ids[:, :before], use_cache=True, logits_to_keep=1)
         fed = ids[:, before:]
         while len(said) < new and not (said and said[-1] in ends):
-            out = model(input_ids=fed, past_key_values=out.past_key_values, use_cache=True, logits_to_keep=1)
+            held = cache_argument(model, cache_in(out))
+            out = model(input_ids=fed, use_cache=True, logits_to_keep=1, **held)
             fed = out.logits[:, -1:].argmax(-1)
             said.append(int(fed))
     return said

@@ -33,6 +33,7 @@ from minikv.eviction.policies.echo import refuse_echo
 from minikv.eviction.policies.literature import policy_of
 from minikv.eviction.policies.policy import Policy
 from minikv.eviction.study.trace_layer import TracedLayer, TraceRow
+from minikv.models.cache_argument import cache_argument
 from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.shown import one_line
 
@@ -191,10 +192,10 @@ def _forward(model: Any, ids: Tensor, start: int, end: int, cache: Any) -> Any:
         ids[None, start:end],
         attention_mask=mask,
         position_ids=torch.arange(start, end, device=ids.device)[None],
-        past_key_values=cache,
         use_cache=True,
         output_attentions=True,
         logits_to_keep=1,
+        **cache_argument(model, cache),
     )
 
 

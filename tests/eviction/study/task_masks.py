@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minikv.eviction.policies.budget import Budget
+from minikv.models.cache_argument import cache_in
 
 Scored = Callable[[Any, int], Tensor]
 """A cache layer of transformers and its number -> float32 [B, H or 1, S], larger stays."""
@@ -37,7 +38,7 @@ class Masked(AbstractContextManager):
             hook.remove()
 
     def _mask(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        hidden, cache = kwargs.get("hidden_states", args[0] if args else None), kwargs["past_key_values"]
+        hidden, cache = kwargs.get("hidden_states", args[0] if args else None), cache_in(kwargs)
         before, queries = cache.get_seq_length(module.layer_idx), hidden.shape[1]
         causal = torch.ones(queries, before + queries, dtype=torch.bool).tril(before)
         allowed = causal[None, None]

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from math import isnan, log
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from minikv.errors import ArgumentError
 from minikv.eviction.policies.budget import Budget
@@ -30,11 +30,14 @@ class Scripted:
     forwards: list[torch.Tensor] = field(default_factory=list)
     device = torch.device("cpu")
 
-    def __call__(self, input_ids, past_key_values, use_cache, logits_to_keep):
+    def forward(self, input_ids, past_key_values, use_cache, logits_to_keep):
         start = past_key_values or 0
         end = start + input_ids.shape[1]
         self.forwards.append(input_ids)
-        return SimpleNamespace(logits=self.logits[:, end - logits_to_keep : end], past_key_values=end)
+        told = self.logits[:, end - logits_to_keep : end]
+        return CausalLMOutputWithPast(logits=told, past_key_values=end)
+
+    __call__ = forward
 
 
 def knowing(cases, wrong=()):

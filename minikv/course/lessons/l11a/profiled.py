@@ -11,6 +11,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from minikv.course.lessons.l11a.longest_operations import Call
 from minikv.memory import matmul_rate, read_bandwidth
+from minikv.models.cache_argument import cache_argument
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or the profiler reports its start and its end on stderr
 
@@ -51,7 +52,7 @@ def profiled_steps() -> dict[str, list[Call]]:
         for _ in range(ROUNDS):
             kv_cache = DynamicCache(config=model.config)
             for calls, tokens in zip(steps.values(), (ids[:, :PROMPT], ids[:, PROMPT:]), strict=True):
-                calls.append(_calls_of(partial(model, tokens, past_key_values=kv_cache)))
+                calls.append(_calls_of(partial(model, tokens, **cache_argument(model, kv_cache))))
     return {
         step: min(rounds, key=lambda calls: sum(us for _, us, _, _ in calls))
         for step, rounds in steps.items()

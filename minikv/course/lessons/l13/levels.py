@@ -10,6 +10,7 @@ from torch import Tensor
 from minikv.cache import find_codec
 from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import check_readable
+from minikv.models.cache_argument import cache_argument
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def cached_keys(model: Any, tokens: Any, *, layer: int = 0) -> Tensor:
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config)
-    model(torch.as_tensor(tokens)[None], past_key_values=cache)
+    model(torch.as_tensor(tokens)[None], **cache_argument(model, cache))
     return cache.layers[layer].keys[0]
 
 

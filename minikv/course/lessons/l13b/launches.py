@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from minikv.models.cache_argument import cache_argument
 from minikv.plan import find_gpu, find_model
 
 LAUNCH = 6e-6  # seconds of the CPU for a launch from PyTorch; no source, it depends on the CPU
@@ -77,9 +78,9 @@ def step_kernels(name: str, rows: int = 1, context: int = 1024) -> list[Kernel]:
         cache = DynamicCache(config=config)
         kernels: list[Kernel] = []
         with _Attention([]):
-            model(torch.zeros(rows, context, dtype=torch.long), past_key_values=cache)
+            model(torch.zeros(rows, context, dtype=torch.long), **cache_argument(model, cache))
         with _Attention(kernels), _Operations(kernels):
-            model(torch.zeros(rows, 1, dtype=torch.long), past_key_values=cache)
+            model(torch.zeros(rows, 1, dtype=torch.long), **cache_argument(model, cache))
     return kernels
 
 

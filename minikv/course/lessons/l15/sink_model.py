@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from minikv.models.cache_argument import cache_argument, cache_in
+
 TOKENS, FIRST = 97, 1  # of the vocabulary; and the token that begins every text
 
 _SIZES = {
@@ -89,7 +91,7 @@ def same_words(model: Any, ids: torch.Tensor, right: torch.Tensor, prompt: int =
     """
     cache, same, length = None, [], ids.shape[1]
     for start, end in [(0, prompt), *((step, step + 1) for step in range(prompt, length))]:
-        out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
+        out = model(ids[:, start:end], use_cache=True, **cache_argument(model, cache))
+        cache = cache_in(out)
         same += (out.logits[:, -1].argmax(-1) == right[:, end - 1]).tolist()
     return 100 * sum(same) / len(same)

@@ -9,6 +9,7 @@ from torch import Tensor
 from minikv.eviction import EvictionReport, Policy, eviction_report, install_kv_eviction
 from minikv.eviction.policies.choices import PolicyName
 from minikv.eviction.study.tasks import Case
+from minikv.models.cache_argument import cache_argument, cache_in
 
 PROMPT = 32  # tokens; the others come one by one
 
@@ -34,8 +35,8 @@ def read(
             new = tokens[:, step : step + (PROMPT if step == 0 else 1)]
             place = step if next_position is None or cache is None else next_position(cache)
             places = place + torch.arange(new.shape[1])[None]
-            out = model(new, past_key_values=cache, position_ids=places, use_cache=True)
-            cache, step = out.past_key_values, step + new.shape[1]
+            out = model(new, position_ids=places, use_cache=True, **cache_argument(model, cache))
+            cache, step = cache_in(out), step + new.shape[1]
             logs.append(out.logits.log_softmax(-1))
         return torch.cat(logs, 1), eviction_report(model)
 
