@@ -55,6 +55,9 @@ def allocate_kv_cache(
     on a CPU, which has no memory set aside for a model. Then a warm-up runs only if ``warmup_tokens`` is given, and
     its peak is reported.
 
+    The blocks get all of these bytes: states of recurrent layers, which are not in them, have to be there before
+    (``StateSlots``), and are in ``used`` then.
+
     ``kv_dtype`` None is the dtype of the model's parameters. Windowed layers get blocks for ``batch`` sequences of
     ``context`` tokens (None: as many sequences as fit; 4,096 or all of the model's positions). ``tp`` is the number of
     ranks that share the model. If ``torch.distributed`` is initialized every rank must call, and all get the smallest
@@ -250,7 +253,7 @@ def _no_room(
     block_size: int,
     tokens: int | None,
 ) -> DoesNotFitError:
-    least = pool.sequence_bytes(spec, 1, block_size)
+    least = pool.sequence_bytes(spec, 1, block_size) - spec.constant_state_bytes
     if terms is None:
         return DoesNotFitError(
             "allocator_kv_bytes", name=spec.name, kv_bytes=kv_bytes, least=least, block_size=block_size

@@ -37,7 +37,7 @@ from minikv.errors import ArgumentError, ConfigError, DoesNotFitError, check_cho
 from minikv.i18n import text
 from minikv.memory.stats import MemoryStats, find_memory
 from minikv.models import Adapter, Loaded, bind_model, load, own_attention, seen_window
-from minikv.models.adapter import Reads
+from minikv.models.adapter import Reads, why_copied
 from minikv.models.cpu_modules import FasterModules, use_faster_modules
 from minikv.models.measured import check_described, measure, state_shapes
 from minikv.models.sharding import ranks_of, ranks_wanted
@@ -355,8 +355,8 @@ def build_cache(
 
 def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
     """Return the expected bytes of the CUDA graphs of decode steps; 0 where there will be none."""
-    eager = config.enforce_eager or config.reads == "gather" or spec.tp > 1 or spec.constant_state_bytes
-    if eager or longest is None:
+    eager = config.enforce_eager or spec.tp > 1 or spec.constant_state_bytes
+    if eager or longest is None or _copies(spec, config):
         return 0
     width = -(-longest // config.block_size)
     try:
@@ -367,10 +367,14 @@ def _graph_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int
 
 def _expanded_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: int | None) -> int:
     """Return the most bytes of K and V that a step makes of latents. The warm-up, which has no batch, makes none."""
-    copies = config.reads == "gather" or any(layer.index_bytes for layer in spec.layers)
-    if copies or all(layer.kind != "latent" for layer in spec.layers):
+    if _copies(spec, config) or all(layer.kind != "latent" for layer in spec.layers):
         return 0
     return EXPANDED_BYTES if longest is None else expanded_bytes(model.config, longest, tp=spec.tp)
+
+
+def _copies(spec: CacheSpec, config: EngineConfig) -> bool:
+    """Return whether the model reads copies, as far as that is known before it is bound."""
+    return config.reads == "gather" or why_copied(spec) is not None
 
 
 def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -> dict[str, int]:
@@ -382,8 +386,7 @@ def windows_wanted(spec: CacheSpec, config: EngineConfig, longest: int | None) -
     """
     size, widest = config.block_size, max((layer.window or 0 for layer in spec.layers), default=0)
     if not widest:
-        # The slots are there before the blocks are counted
-        return {"batch": 1} if spec.constant_state_bytes else {}
+        return {}
     # Longer sequences do not need more blocks in windowed layers.
     context = min(bound for bound in (widest + 1 + size, longest, spec.max_positions) if bound is not None)
     blocks = -(-context // size)
@@ -440,10 +443,9 @@ def size_beside_states(
     spec: CacheSpec, config: EngineConfig, num_bytes: int, longest: int | None, wanted: dict[str, int]
 ) -> PoolSize:
     """Return the blocks that fit into ``num_bytes`` beside the slots of ``max_num_seqs`` sequences and saved ones."""
-    tokens = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
     room = num_bytes - (config.max_num_seqs + num_saved(config)) * spec.constant_state_bytes
     asked = {"context": min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)} | wanted
-    size = size_for_bytes(tokens, room, block_size=config.block_size, **asked)
+    size = size_for_bytes(spec, room, block_size=config.block_size, **asked)
     if not size.num_blocks:
         sizes = {"slot": exact_bytes(spec.constant_state_bytes), "room": exact_bytes(num_bytes)}
         raise DoesNotFitError("llm_states_room", name=spec.name, **sizes)

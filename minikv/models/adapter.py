@@ -340,18 +340,29 @@ def _check_states(model: Any, own: CacheSpec, cache: Pages, states: StateSlots |
         )
 
 
+def why_copied(spec: CacheSpec) -> str | None:
+    """Return why no model can read a cache of ``spec`` in place, in one word; None: that depends on its code."""
+    for layer in spec.layers:
+        if layer.rate > 1:
+            return "compressed"
+        if layer.index_bytes:
+            return "indexer"
+        if layer.kind == "chunked":
+            return "chunked"
+        if layer.kind == "latent" and layer.itemsize == 1:
+            return "latent"
+    return None
+
+
 def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
     """Return why this model cannot read the blocks in place, in one word; None: it can."""
-    if any(layer.rate > 1 for layer in cache.spec.layers):
-        return "compressed"
-    if any(layer.index_bytes for layer in cache.spec.layers):
-        return "indexer"
+    why = why_copied(cache.spec)
+    if why is not None:
+        return why
     if not any(layer.token_bytes for layer in cache.spec.layers):
         return None  # no layer attends
     if not type(model)._can_set_attn_implementation():
         return "attention"
-    if any(layer.kind == "chunked" for layer in cache.spec.layers):
-        return "chunked"
     if not _absorbs(model, cache):
         return "latent"
     if measured and not passes_on(model):
@@ -368,11 +379,11 @@ def _why_gather(model: Any, cache: Pages, measured: bool) -> str | None:
 
 
 def _absorbs(model: Any, cache: Pages) -> bool:
-    """Return whether latents, and the projections absorbed into the query, are plain floats (True without latents)."""
+    """Return whether the projections that are absorbed into the query are plain floats (True without latents)."""
     if not any(layer.kind == "latent" for layer in cache.spec.layers):
         return True
     projections = [module.kv_b_proj for module in model.modules() if hasattr(module, "kv_b_proj")]
-    return cache.codec.itemsize > 1 and all(
+    return all(
         projection.weight.is_floating_point() and projection.weight.element_size() > 1
         for projection in projections
     )

@@ -7,7 +7,7 @@
 in ``used`` and in ``peak``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minikv.errors import ArgumentError, check_count
 from minikv.plan import pool
@@ -79,10 +79,12 @@ def size_for_bytes(
 ) -> PoolSize:
     """The blocks that fit into ``pool_bytes`` (negative counts as 0); 0 blocks where not one token fits.
 
+    States are not in a pool of blocks: the bytes of recurrent layers' slots are to be taken off ``pool_bytes`` before.
     ``batch`` None, or more than fit, means as many sequences of ``context`` tokens as fit. Where not one fits, it is
     one sequence as long as fits. Raises ``ArgumentError`` for counts that are none.
     """
     _check(block_size, context, batch)
+    spec = replace(spec, layers=tuple(replace(layer, state_bytes=0) for layer in spec.layers))
     room = max(0, pool_bytes)
     most = pool.max_sequences(spec, room, context, block_size)
     if not most:

@@ -122,7 +122,7 @@ class Fleet:
         context, batch = _window_room(budget.spec, block_size, max_num_seqs, max_batched_tokens)
         size = size_for_bytes(
             budget.spec,
-            budget.kv_bytes,
+            budget.kv_bytes - max_num_seqs * budget.spec.constant_state_bytes,
             block_size=block_size,
             context=context or budget.context,
             batch=batch,

@@ -1,13 +1,19 @@
 """The cache that an LLM builds: windowed layers never bind first, and never get more blocks than the others."""
 
 import pytest
+import torch
 
+from minikv.cache import StateSlots, allocate_kv_cache
+from minikv.cache.layout import whole_entries
 from minikv.engine.core.rules import peak_blocks
-from minikv.engine.factory import EngineConfig, build_cache, build_manager
+from minikv.engine.factory import EngineConfig, build_cache, build_manager, windows_wanted
 from minikv.models import seen_window
+from minikv.models.measured import measure, state_shapes
 from minikv.plan import CacheSpec
 from minikv.plan.pool import sequence_bytes
+from tests.cache.test_allocator import MIB, measuring
 from tests.models.running import World
+from tests.plan.small_models import small_config, small_model
 
 WINDOWED = ("gemma3_text", "gpt_oss", "mistral")
 
@@ -61,3 +67,16 @@ def test_windows_never_bind_first(model_type, size):
     assert build_manager(cache).block_size == 4
     if "kv_bytes" in size:
         assert cache.nbytes <= size["kv_bytes"]
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "deepseek_v4"])
+def test_states_that_are_held_before_the_pool_is_measured_are_counted_once(monkeypatch, model_type):
+    """They are in ``used``; the blocks, also those of windows, get all that is left then."""
+    model = small_model(small_config(model_type), torch.bfloat16)
+    slots, spec = StateSlots(state_shapes(model), 12), measure(model, kv_dtype="bf16")
+    taken, size = MIB + slots.nbytes, whole_entries(spec, 4)
+    measuring(monkeypatch, total=40 * MIB, used=taken, peak=taken, current=taken)
+    windows = windows_wanted(spec, wish(block_size=size), 64)
+    cache, report = allocate_kv_cache(model, block_size=size, warmup_tokens=32, **windows)
+    assert report.terms.available == 36 * MIB - taken
+    assert 0 <= report.terms.available - cache.nbytes < report.block_bytes < spec.constant_state_bytes

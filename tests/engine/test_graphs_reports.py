@@ -21,6 +21,7 @@ from tests.engine.llm_world import greedy, make, reference, run, tensor_bytes
 from tests.engine.rerun import graphs
 from tests.engine.test_factory import wish
 from tests.engine.test_memory_report import CUDA, GPU
+from tests.models.running import World
 
 # Why there are none ---------------------------------------------------------------------------------------
 
@@ -171,6 +172,19 @@ def test_the_memory_is_held_while_the_cache_is_measured(monkeypatch):
         assert not factory._graph_bytes(model, spec, wish(), 64), "allocate_kv_cache says what is short"
     _, report = build_cache(model, spec, wish(num_blocks=9))
     assert report.held_bytes == 0, "the size is given"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kv_dtype"), [("deepseek_v3", "fp8"), ("deepseek_v32", "fp32"), ("llama4_text", "fp32")]
+)
+def test_nothing_is_held_for_a_model_that_will_read_copies(model_type, kv_dtype):
+    model = World.bare(model_type)
+    model.config.dtype = torch.float32
+    spec = CacheSpec.from_config(model.config, kv_dtype=kv_dtype)
+    assert factory._graph_bytes(model, spec, wish(), 64) == 0
+    assert factory._expanded_bytes(model, spec, wish(), 64) == 0
+    with make(model, kv_dtype=kv_dtype) as llm:
+        assert llm.adapter.reads == "gather"
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

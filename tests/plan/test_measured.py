@@ -98,29 +98,31 @@ def test_the_blocks_fill_the_bytes_and_never_pass_them(name):
         batch = rng.choice([None, rng.randrange(1, 20)])
         room = rng.randrange(-100, 10 ** rng.randrange(1, 7))
         size = size_for_bytes(spec, room, block_size=block_size, context=context, batch=batch)
-        taken = bytes_of(spec, size, block_size) + size.batch * spec.constant_state_bytes
+        taken = bytes_of(spec, size, block_size)
         if size.num_blocks:
             assert all(size.blocks)
             assert 0 <= room - taken < pool.counted_block_bytes(spec, block_size)
             assert 1 <= size.batch <= (batch or size.batch)
             assert 1 <= size.context <= context
         else:
-            assert room < pool.sequence_bytes(spec, 1, block_size)
+            assert room < pool.sequence_bytes(spec, 1, block_size) - spec.constant_state_bytes
             assert set(size.blocks) == {0}
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_the_planner_counts_the_same_blocks(name):
+    """Of a pool that holds the states of ``batch`` sequences, too, the planner takes these off."""
     spec = SPECS[name]
     rng = random.Random(name)
     for _ in range(200):
         block_size, context, batch = rng.choice([1, 4, 16]), rng.randrange(1, 200), rng.randrange(1, 9)
         room = rng.randrange(1, 10**6)
-        most = pool.max_sequences(spec, room, context, block_size)
-        if most:
-            size = size_for_bytes(spec, room, block_size=block_size, context=context, batch=batch)
-            assert (size.batch, size.context) == (min(batch, most), context)
-            assert size.num_blocks == pool.num_blocks(spec, room, context, size.batch, block_size)
+        batch = min(batch, pool.max_sequences(spec, room, context, block_size))
+        if batch:
+            beside = room - batch * spec.constant_state_bytes
+            size = size_for_bytes(spec, beside, block_size=block_size, context=context, batch=batch)
+            assert (size.batch, size.context) == (batch, context)
+            assert size.num_blocks == pool.num_blocks(spec, room, context, batch, block_size)
 
 
 def test_windowed_kinds_get_what_the_batch_needs_there():
