@@ -25,7 +25,8 @@ from minikv.plan import pool
 from minikv.plan.budget import DEFAULT_CONTEXT
 from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
 from minikv.plan.measured import MeasuredTerms, PoolSize, check_utilization, size_for_blocks, size_for_bytes
-from minikv.plan.spec.cache_spec import CacheSpec
+from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.config import Config, read_config, with_dtype
 from minikv.units import exact_bytes
 
 DEFAULT_WARMUP = 8192  # tokens, the planner's chunk
@@ -71,7 +72,7 @@ def allocate_kv_cache(
     measured = num_blocks is None and kv_bytes is None
     if measured and not _is_measurable(device):
         raise ArgumentError("allocator_size_needed", device=device)
-    spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))
+    spec = CacheSpec.from_config(config_of(model), tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))
     # Raises before the warm-up for a spec that a paged cache cannot hold.
     paged_layout(spec, find_codec(spec.kv_dtype), block_size)
     _check_positions(spec, warmup_tokens, context)
@@ -222,6 +223,21 @@ def kv_dtype_of(model: nn.Module) -> str | None:
     if dtype in (torch.float32, torch.bfloat16, torch.float16):
         return find_kv_dtype(dtype).name
     return None
+
+
+def stated_dtype(model: nn.Module) -> tuple[str, bool]:
+    """Return the dtype of the weights by the config, as the planner reads it, and whether that is assumed."""
+    assumed: list[Any] = []
+    return find_kv_dtype(model_dtype_of(read_config(model.config), assumed)).name, bool(assumed)
+
+
+def config_of(model: nn.Module) -> Config:
+    """Return the config of ``model`` with the dtype that its parameters have: its own may be silent, or outdated.
+
+    States and indexer keys have that dtype, whatever that of K and V is.
+    """
+    config, dtype = read_config(model.config), kv_dtype_of(model)
+    return config if dtype is None or stated_dtype(model) == (dtype, False) else with_dtype(config, dtype)
 
 
 def _warmup_peak(

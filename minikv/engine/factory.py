@@ -183,6 +183,8 @@ def build_engine(
         refuse_beside_states(spec, config, host_blocks, eviction)
         config = seats_for_states(spec, config, device)
         config = replace(config, block_size=whole_entries(spec, config.block_size))
+    elif config.saved_states:
+        raise ArgumentError("llm_no_states", name=spec.name, saved=config.saved_states)
     room, asked = None, config.enforce_eager
     if eviction is not None:
         keeps = host_config.prefix_dir is not None

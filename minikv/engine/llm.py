@@ -93,7 +93,8 @@ class LLM:
     - ``max_model_len``: tokens of a request, prompt and ``max_tokens`` together, at most. None is the model's
       positions; more than these is an error.
     - ``saved_states``: copies of recurrent layers' states at the ends of prefixes, at most, so that a cached prefix
-      can be used; each takes as many bytes as the states of a sequence. None: half as many as ``max_num_seqs``.
+      can be used; each takes as many bytes as the states of a sequence. None: half as many as ``max_num_seqs``. Without
+      such layers there is nothing to save, and any number but 0 is refused.
     - ``prompt_lookup``: the most draft tokens of a decode, taken from the sequence's own repetitions; 0 drafts none.
       The answer is the same, in fewer steps where drafts are right.
     - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed

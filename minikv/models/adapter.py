@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from minikv.cache.allocator import kv_dtype_of
+from minikv.cache.allocator import kv_dtype_of, stated_dtype
 from minikv.cache.paged import PagedKVCache
 from minikv.cache.pages import Pages
 from minikv.cache.states import StatePages, StateSlots
@@ -194,7 +194,7 @@ def bind_model(
 
     ``reads`` "paged" switches the model to the attention function ``minikv_paged`` until ``unbind``; "gather" does not
     change it and passes it copies; "auto" takes "gather" only for models that cannot do the other. Their class computes
-    attention by itself (Bloom, Falcon, MPT, GPT-J), passes no arguments on to it (Nemotron, StableLM) or no window
+    attention by itself (Bloom, Falcon, MPT), passes no arguments on to it (Nemotron, StableLM) or no window
     (Phi-3.5-MoE), their layers attend to chunks (Llama 4), to what an indexer chooses (DeepSeek-V3.2) or to entries
     made of several tokens (DeepSeek-V4), or their latents or the projection of these are quantized. One token is run
     through the model to find out.
@@ -320,10 +320,13 @@ def _check_layers(model: Any, cache: Pages) -> CacheSpec:
         pairs = {field: (getattr(want, field), getattr(have, field)) for field in _SIZES}
         pairs["window"] = (sees(own, want), sees(spec, have))
         for field, (mine, theirs) in pairs.items():
-            if mine != theirs:
-                raise ArgumentError(
-                    "models_layer", layer=number, field=field, model=mine, cache=theirs, name=spec.name
-                )
+            if mine == theirs:
+                continue
+            values = {"layer": number, "field": field, "model": mine, "cache": theirs, "name": spec.name}
+            weights, stated = kv_dtype_of(model), stated_dtype(model)[0]
+            if field == "index_bytes" and weights not in (None, stated):  # its keys have the weights' dtype
+                raise ArgumentError("models_layer_dtype", weights=weights, stated=stated, **values)
+            raise ArgumentError("models_layer", **values)
     return own
 
 

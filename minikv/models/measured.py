@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from minikv.cache.allocator import kv_dtype_of
+from minikv.cache.allocator import config_of
 from minikv.cache.states import StateShape
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.models.batch import sees
 from minikv.models.takes_cache import TakesCache
-from minikv.plan.dtypes import AnyKVDtype, find_kv_dtype
+from minikv.plan.dtypes import AnyKVDtype
 from minikv.plan.spec.architectures import ARCHITECTURES
-from minikv.plan.spec.cache_spec import CacheSpec, model_dtype_of
+from minikv.plan.spec.cache_spec import CacheSpec
 from minikv.plan.spec.compressed import SPARSE
-from minikv.plan.spec.config import Config, read_config, with_dtype
+from minikv.plan.spec.config import read_config
 from minikv.plan.spec.layers import LayerSpec
 from minikv.plan.spec.measured import keep_measured, measured_layers
 
@@ -59,17 +59,6 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
 def layers_of(model: Any) -> list[LayerSpec]:
     """Return what each layer caches, measured, whether the model is known or not. Two forwards are run."""
     return [_spec_of(*found) for found in _explained(model, run_own(model))]
-
-
-def config_of(model: Any) -> Config:
-    """Return the config of ``model`` with the dtype that its parameters have: its own may be silent, or outdated.
-
-    States and indexer keys have that dtype, so one config in two dtypes has two measurements.
-    """
-    config, dtype = read_config(model.config), kv_dtype_of(model)
-    silent: list[Any] = []  # what the planner would have assumed
-    stated = find_kv_dtype(model_dtype_of(read_config(model.config), silent)).name
-    return config if dtype is None or (stated == dtype and not silent) else with_dtype(config, dtype)
 
 
 def check_described(model: Any, spec: CacheSpec) -> None:

@@ -220,6 +220,7 @@ BAD = [
     (["x", "--max-num-seqs", "0"], "max_num_seqs"),
     (["x", "--prompt-lookup", "-1"], "prompt_lookup"),
     (["x", "--saved-states", "-1"], "saved_states"),
+    (["x", "--saved-states", "2"], "saved_states"),
     (["x", "--max-batched-tokens", "8"], "8"),
     (["ada " * 5000], "5,0"),
     (["x", "--lang", "fr"], "fr"),

@@ -1,6 +1,8 @@
 """DeepSeek-V4: entries in blocks, waiting tokens in slots, and the tokens of ``generate`` whatever happens."""
 
+import copy
 import functools
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,7 @@ from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError
 from minikv.eviction.paged.eviction import PagedEviction
 from minikv.eviction.policies.budget import Budget
-from minikv.models import bind_model
+from minikv.models import bind_model, measure
 from minikv.models.measured import state_shapes
 from minikv.plan import CacheSpec
 from minikv.plan.pool import kv_cache_groups, sequence_bytes
@@ -186,3 +188,28 @@ def test_it_is_not_bound_without_slots():
     with pytest.raises(ArgumentError) as caught:
         bind_model(model, cache)
     assert caught.value.code == "models_states"
+
+
+def of_an_outdated_config():
+    """A model of float32 weights, as ``float()`` leaves it: the config goes on to say bf16."""
+    model = copy.deepcopy(of("all kinds").model)
+    model.config.dtype = torch.bfloat16
+    return model
+
+
+def test_an_llm_goes_by_the_weights_where_the_config_says_another_dtype():
+    mine, model = of("all kinds"), of_an_outdated_config()
+    with make(model, block_size=8) as llm:
+        assert llm.cache.spec == measure(model)
+        mine.check(llm.generate(mine.prompts[7], greedy(), progress=False)[0], greedy())
+
+
+def test_a_cache_made_by_an_outdated_config_is_refused_with_both_dtypes():
+    model = of_an_outdated_config()
+    with pytest.raises(ArgumentError) as caught:
+        bind_model(model, PagedKVCache(CacheSpec.from_config(model.config, kv_dtype="fp32"), 8, 8))
+    assert caught.value.code == "models_layer_dtype"
+    for lang in ("en", "zh"):
+        assert {"fp32", "bf16"} <= set(re.findall(r"\w+", caught.value.text(lang), re.ASCII))
+    model.config.dtype = torch.float32
+    assert CacheSpec.from_config(model.config) == measure(model)

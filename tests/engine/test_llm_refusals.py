@@ -108,6 +108,14 @@ def test_bad_salts_are_refused(salts):
         check_empty(llm)
 
 
+def test_saved_states_of_a_model_without_states_are_refused():
+    with pytest.raises(ArgumentError) as raised:
+        make(reference(LLAMA).model, saved_states=2)
+    assert raised.value.code == "llm_no_states"
+    assert "saved_states" in raised.value.text("zh") != raised.value.text("en")
+    make(reference(LLAMA).model, saved_states=0).close()
+
+
 def test_if_one_of_ten_is_refused_nothing_has_happened():
     model, events = reference(LLAMA), []
     with make(model.model, emit=events.append) as llm:
