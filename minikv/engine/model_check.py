@@ -25,6 +25,7 @@ from minikv.i18n import text
 from minikv.models import Loaded
 from minikv.models.adapter import TRIAL_BLOCK
 from minikv.models.cache_argument import cache_in
+from minikv.models.lent_states import lender_of
 from minikv.models.measured import measure, run_own
 from minikv.models.trial import CHUNK, EXACT, LONGEST, MOST_ROUNDING, ROUNDING
 from minikv.plan import CacheSpec
@@ -168,10 +169,10 @@ def _layers(spec: CacheSpec) -> ModelCheck:
 
 
 def _bytes(model: Any, spec: CacheSpec, own: list[_Own]) -> ModelCheck:
-    """Compare the bytes of the longest answer's cache, or of a few tokens' where it is none of transformers'."""
+    """Compare the bytes of the longest answer's cache, or of a few tokens' where that has not all of them."""
     longest = max(own, key=lambda each: len(each.prompt))
     count, cache = len(longest.prompt) + NEW_TOKENS - 1, longest.cache
-    if getattr(cache, "layers", None) is None:
+    if getattr(cache, "layers", None) is None or lender_of(model) is not None:
         cache = run_own(model)
         count = 8
     held = sum(tensor.numel() * tensor.itemsize for layer in cache.layers for tensor in _held(layer))

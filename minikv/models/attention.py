@@ -17,8 +17,8 @@ from minikv.errors import ArgumentError
 from minikv.kernels.dispatch import operations
 from minikv.kernels.expanding import LatentSizes, absorb, latent_parts, of_latents, parts_of
 from minikv.models.batch import Batch, sees
-from minikv.models.cache_argument import cache_argument
 from minikv.models.observer import Asked, weighed_lse, weighed_scores
+from minikv.models.takes_cache import TakesCache
 from minikv.plan.estimate import EXPANDED_BYTES
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
@@ -42,8 +42,6 @@ def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | 
     reach it, as in a class that does not pass them on (Nemotron, StableLM). A call shows that more surely than the
     source. The weights are read once.
     """
-    from transformers import DynamicCache
-
     register()
     was = model.config._attn_implementation
     asked: dict[int, int | None] = {}
@@ -52,7 +50,8 @@ def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | 
     model.set_attn_implementation(PROBE)
     try:
         with torch.no_grad():
-            cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+            takes = TakesCache.of(model)
+            cache = takes.empty(model)
             update = cache.update
 
             def noted(k: Tensor, v: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +60,7 @@ def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | 
 
             cache.update = noted
             told = {"asked": asked, "names": names, "stored": stored}
-            model(input_ids=zero, position_ids=zero, use_cache=True, **told, **cache_argument(model, cache))
+            takes.run(model, cache, input_ids=zero, position_ids=zero, **told)
     finally:
         model.set_attn_implementation(was)
     return asked

@@ -29,6 +29,7 @@ from minikv.plan.spec.measured import keep_measured, measured_layers
 
 _OWN_INDEXED = ("MiniMaxM3VLSparseCacheLayer",)  # classes of a model's own file, with keys for an indexer
 CHUNKS = (5, 3)  # tokens of the two forwards: the second one shows that the cache grows by its tokens
+_STATES = ("recurrent_states", "conv_states")
 _KINDS = {
     "DynamicLayer": "full",
     "DynamicIndexedLayer": "full",
@@ -99,26 +100,27 @@ def state_shapes(model: Any) -> tuple[StateShape, ...]:
 def carries_states(model: Any) -> bool:
     """Return whether a forward of several tokens goes on from the states of those before it; True without states.
 
-    The classes of Mamba-1 begin anew there (transformers 5.23), so behind the first chunk their tokens come one by one.
-    Two tokens are computed behind states of zeros and of ones: a layer that reads them ends in other states.
+    The classes of Mamba-1 begin anew there (transformers 5.23), and the convolution of RecurrentGemma does, so behind
+    the first chunk their tokens come one by one. Two tokens are computed behind states of zeros, and of ones: where
+    they are read, something that a layer then holds differs.
     """
-    ends = []
-    for value in (0.0, 1.0):
-        cache = run_own(model)
-        held = [getattr(layer, "recurrent_states", {}).values() for layer in cache.layers]
-        states = [[state for state in layer if state is not None] for layer in held]
-        for state in chain(*states):
-            state.fill_(value)
-        _run(
-            model,
-            cache,
-            torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device),
-        )
-        ends.append(states)  # the layers write over them in place
-    return not any(
-        layer and all(torch.equal(zeros, ones) for zeros, ones in zip(layer, other, strict=True))
-        for layer, other in zip(*ends, strict=True)
-    )
+    tokens = torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+    first = run_own(model).layers
+    for name in _STATES:
+        if not any(_tensors(layer, name) for layer in first):
+            continue
+        ends = []
+        for value in (0.0, 1.0):
+            cache = run_own(model)
+            for layer in cache.layers:
+                for state in _tensors(layer, name):
+                    state.fill_(value)
+            _run(model, cache, tokens)
+            held = [_tensors(layer, "keys", "values", *_STATES) for layer in cache.layers]
+            ends.append(list(chain(*held)))
+        if all(map(torch.equal, *ends)):
+            return False
+    return True
 
 
 @torch.no_grad()
@@ -130,7 +132,7 @@ def run_own(model: Any, chunks: tuple[int, int] = CHUNKS) -> Any:
     try:
         cache = takes.empty(model)
         for ids in tokens[None].split(chunks, dim=1):
-            found = _run(model, cache, ids)
+            found = takes.returned(_run(model, cache, ids), cache)
     except MiniKVError:
         raise
     except Exception as error:
@@ -141,12 +143,11 @@ def run_own(model: Any, chunks: tuple[int, int] = CHUNKS) -> Any:
 
 
 def _run(model: Any, cache: Any, ids: torch.Tensor) -> Any:
-    """Run the model's own code on ``ids`` [1, n] behind what ``cache`` holds; return the cache that it returns."""
+    """Run the model's own code on ``ids`` [1, n] behind what ``cache`` holds; return its output."""
     from minikv.models.adapter import own_attention  # it imports this file
 
-    takes = TakesCache.of(model)
     with own_attention(model):
-        return takes.returned(takes.run(model, cache, input_ids=ids), cache)
+        return TakesCache.of(model).run(model, cache, input_ids=ids)
 
 
 def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape, ...]]]:
@@ -195,6 +196,13 @@ def _index_keys(layer: Any) -> torch.Tensor | None:
     """Return what the layer keeps for an indexer, [1, tokens, dim], under either of its names."""
     keys = getattr(layer, "idx_keys", None)  # [1, 1, tokens, dim]
     return getattr(layer, "indexer_keys", None) if keys is None else keys[:, 0]
+
+
+def _tensors(layer: Any, *names: str) -> list[torch.Tensor]:
+    """Return what the layer holds under these names: a tensor, or a dict of them."""
+    found = [getattr(layer, name, None) for name in names]
+    parts = chain(*(each.values() if isinstance(each, dict) else [each] for each in found))
+    return [each for each in parts if each is not None]
 
 
 def _strange(layer: Any) -> str:

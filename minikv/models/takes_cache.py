@@ -21,6 +21,7 @@ from torch import Tensor
 
 from minikv.errors import ConfigError
 from minikv.models.cache_argument import cache_keyword
+from minikv.models.lent_states import Lender, lender_of
 
 States = list[tuple[Tensor, ...]]  # those of each layer, [sequences, ...]
 
@@ -35,10 +36,14 @@ class OwnObject:
 
 @dataclass(frozen=True)
 class TakesCache:
-    """``keyword``: under which a model takes what is cached; ``own`` if that is no ``Cache`` of transformers."""
+    """``keyword``: under which a model takes what is cached; ``own`` if that is no ``Cache`` of transformers.
+
+    ``lender`` if it is one, but the model looks for its states elsewhere.
+    """
 
     keyword: str
     own: OwnObject | None = None
+    lender: Lender | None = None
 
     @classmethod
     def of(cls, model: Any) -> "TakesCache":
@@ -48,7 +53,7 @@ class TakesCache:
             return cls("state", OwnObject(_indexed_by_layer, _of_each_layer))
         own = hasattr(sys.modules[type(model).__module__], "xLSTMCache")
         if keyword := cache_keyword(model):
-            return cls(keyword, OwnObject(_named, _by_name) if own else None)
+            return cls(keyword, OwnObject(_named, _by_name) if own else None, lender_of(model))
         name = str(getattr(model.config, "name_or_path", "") or model.config.model_type)
         raise ConfigError("measured_no_cache", name=name, kind=type(model).__name__)
 
@@ -62,6 +67,9 @@ class TakesCache:
 
     def run(self, model: Any, cache: Any, **options: Any) -> Any:
         """Run the model behind what ``cache`` holds, and put there what it then is; return the model's output."""
+        if self.lender is not None:
+            with self.lender(model, cache) as lent:
+                return model(use_cache=True, **{self.keyword: lent}, **options)
         if self.own is None:
             return model(use_cache=True, **{self.keyword: cache}, **options)
         layers = cache.layers
@@ -74,7 +82,8 @@ class TakesCache:
 
     def returned(self, out: Any, cache: Any) -> Any:
         """Return the cache that the model gives back: ``cache``, if it has used that."""
-        return cache if self.own is not None else getattr(out, self.keyword, None)
+        known = self.own is not None or self.lender is not None
+        return cache if known else getattr(out, self.keyword, None)
 
 
 def _keep(layers: list[Any], states: States) -> None:

@@ -8,12 +8,14 @@ from minikv.engine import model_check
 from tests.cli.inside import is_one_sentence
 from tests.models.running import World
 
+SMALL: dict[str, dict] = {"apertus": {"num_hidden_layers": 2}, "minimax": {}, "openai-gpt": {}}
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Folders of small models: one on no list, one whose own cache holds what minikv cannot explain."""
+    """Folders of small models: two on no list, and one that takes no cache."""
     places = {}
-    for model_type, changes in (("apertus", {"num_hidden_layers": 2}), ("recurrent_gemma", {})):
+    for model_type, changes in SMALL.items():
         places[model_type] = tmp_path_factory.mktemp(model_type)
         World.bare(model_type, **changes).save_pretrained(places[model_type])
     return places
@@ -44,7 +46,7 @@ def test_json_says_what_was_measured_and_that_it_is_not_known(terminal, folders)
 
 
 def test_bad_input_is_one_sentence(terminal, folders, tmp_path):
-    assert is_one_sentence(terminal("doctor", "--model", str(folders["recurrent_gemma"])))
+    assert is_one_sentence(terminal("doctor", "--model", str(folders["openai-gpt"])))
     assert is_one_sentence(terminal("doctor", "--model", str(tmp_path)))
     assert is_one_sentence(terminal("doctor", "--model", "tiny-gpa"))
     assert is_one_sentence(terminal("doctor", "--model", "tiny-gqa", "--smoke"))

@@ -13,7 +13,7 @@ from minikv.engine import GenerationFailedError
 from minikv.engine.ext.eviction import EvictionConfig
 from minikv.engine.ext.states import States
 from minikv.engine.factory import EngineConfig, refuse_beside_states
-from minikv.errors import ArgumentError, ConfigError, DoesNotFitError
+from minikv.errors import ArgumentError, DoesNotFitError
 from minikv.models import Batch, bind_model
 from minikv.models.measured import carries_states, measure, state_shapes
 from minikv.plan import CacheSpec
@@ -24,10 +24,10 @@ from tests.in_turn import in_turn
 from tests.longer import usual_if
 from tests.models.running import World
 
-ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe lfm3 olmo_hybrid rwkv xlstm zamba
-    zamba2 zaya""".split()
+ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe lfm3 minimax olmo_hybrid
+    recurrent_gemma rwkv xlstm zamba zamba2 zaya""".split()
 # Their classes begin anew in a forward of several tokens: behind the first chunk tokens come one by one.
-ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "zamba"]
+ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba"]
 # They attend with a bias, to copies: one forward a sequence.
 AS_COPIES = ["inkling2_text", "inkling_text"]
 MODELS = [*RECURRENT, *ON_NO_LIST]
@@ -330,9 +330,3 @@ def test_a_model_with_states_is_not_bound_without_them():
         bind_model(model, cache)
     assert caught.value.code == "models_states"
     assert caught.value.values["need"] > caught.value.values["found"] == 0
-
-
-def test_a_recurrent_model_with_a_cache_of_its_own_class_is_refused_by_name():
-    with pytest.raises(ConfigError) as caught:
-        make(World.bare("recurrent_gemma"))
-    assert caught.value.code == "measured_other_cache"

@@ -212,7 +212,8 @@ def sharpen(model: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith(("sinks", "gate_preact.weight", "gate_preact.bias")):  # xLSTM's gates begin shut
+            # xLSTM's gates begin shut, and ZAYA's keys at a scale of 0.
+            if name.endswith(("sinks", "gate_preact.weight", "gate_preact.bias", "qk_norm.temp")):
                 parameter.normal_(generator=generator)
             elif parameter.dim() > 1:
                 parameter.mul_(SPREAD / parameter.std().clamp(min=1e-9))

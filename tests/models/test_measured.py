@@ -33,7 +33,6 @@ AS_COPIES = [each.model_type for each in MEASURED if each.reads == "gather"]
 REFUSED = {
     "moshi": ("measured_own_cache", "moshi"),
     "openai-gpt": ("measured_no_cache", "OpenAIGPTLMHeadModel"),
-    "recurrent_gemma": ("measured_other_cache", "recurrent_gemma"),
     "roberta": ("measured_own_cache", "roberta"),
 }
 
@@ -72,6 +71,22 @@ def test_what_the_measurement_cannot_explain_is_refused_by_name(model_type):
         bind_model(model, PagedKVCache(measure(model, kv_dtype="fp32"), 8, 4))
     assert (caught.value.code, word in str(caught.value)) == (code, True)
     assert caught.value.text("zh") != caught.value.text("en")
+
+
+def test_a_model_that_returns_another_cache_is_refused_by_name():
+    model = World.bare("apertus", num_hidden_layers=2)
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def other(*args, **options):
+        out = forward(*args, **options)
+        out.past_key_values = None
+        return out
+
+    model.forward = other
+    with pytest.raises(ConfigError) as caught:
+        measure(model)
+    assert (caught.value.code, caught.value.values["kind"]) == ("measured_other_cache", "NoneType")
 
 
 def test_a_measurement_holds_for_its_config_alone():

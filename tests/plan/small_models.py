@@ -154,6 +154,8 @@ EXTRA |= {
     "gpt_neo": {"attention_types": [[["global", "local"], 3]], "window_size": 7},
     "kimi_linear": {"num_key_value_heads": 6, "linear_head_dim": 8, "linear_num_heads": 6},
     "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention"] * 2},
+    "minimax": {"layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2, "block_size": 8,
+                "sliding_window": None},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"] * 2},
     "moshi": {"ffn_dim": 56},
     "rwkv": {"num_hidden_layers": 2, "rescale_every": 1},

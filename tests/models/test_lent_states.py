@@ -1,0 +1,69 @@
+"""Classes that keep their states elsewhere than in the cache they are given: MiniMax, RecurrentGemma."""
+
+import pytest
+import torch
+
+from minikv.engine import GenerationFailedError
+from minikv.models.measured import measure
+from tests.engine.llm_world import Reference, greedy, make
+from tests.models.running import World
+
+
+def held_elsewhere(model, cache) -> list[torch.Tensor]:
+    """The states that a ``generate`` has left: in a list beside the cache's layers, or in the model's modules."""
+    modules = [
+        vars(module).get(name) for module in model.modules() for name in ("conv1d_state", "recurrent_states")
+    ]
+    return [
+        each for each in [*getattr(cache, "linear_cache", []), *modules] if isinstance(each, torch.Tensor)
+    ]
+
+
+@pytest.mark.parametrize("model_type", ["minimax", "recurrent_gemma"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_planned_bytes_are_those_that_generate_holds(model_type, dtype):
+    model = World.bare(model_type).to(dtype)
+    cache = model.generate(
+        torch.arange(1, 14)[None], max_new_tokens=4, pad_token_id=0, return_dict_in_generate=True
+    ).past_key_values
+    kv = [getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values")]
+    states = held_elsewhere(model, cache)
+    held = sum(each.nbytes for each in [*states, *kv] if each is not None)
+    assert measure(model).bytes_for(13 + 4 - 1) == held
+    assert measure(model).constant_state_bytes == sum(each.nbytes for each in states) > 0
+
+
+def test_states_in_modules_pass_from_no_text_to_another():
+    """Not even to a text of one token, for which transformers' own class goes on from an earlier one's."""
+    mine = Reference("recurrent_gemma", World.bare("recurrent_gemma"), answers=False)
+    with make(mine.model) as llm:
+        outputs = llm.generate([[5], [9, 4], [7], [5]], greedy(), progress=False)
+    assert not held_elsewhere(mine.model, None)
+    for out in outputs:
+        mine.model(input_ids=torch.tensor([[1]]), use_cache=False)  # its class forgets what generate has left
+        mine.check(out, greedy())
+
+
+def test_a_forward_that_fails_leaves_no_state_in_the_modules(monkeypatch):
+    mine = Reference("recurrent_gemma", World.bare("recurrent_gemma"), answers=False)
+    with make(mine.model) as llm:
+        with monkeypatch.context() as patch:
+            patch.setattr(mine.model.model.layers[-1].mlp_block, "forward", None)
+            with pytest.raises(GenerationFailedError):
+                llm.generate([[1, 2, 3], [4, 5]], greedy(), progress=False)
+        assert not held_elsewhere(mine.model, None)
+        out = llm.generate([6, 7, 8], greedy(), progress=False)[0]
+    mine.check(out, greedy())
+
+
+def test_a_window_of_minimax_is_the_masks_alone():
+    """Its own cache keeps every token, so blocks do; attention in place would ask the planner for the window."""
+    mine = Reference(
+        "minimax",
+        World.bare("minimax", sliding_window=7, layer_types=["full_attention", "linear_attention"] * 3),
+    )
+    with make(mine.model) as llm:
+        assert llm.adapter.reads == "gather"
+        assert all(layer.window is None for layer in llm.cache.spec.layers)
+        for out in llm.generate(mine.prompts[:8], greedy(), progress=False):
+            mine.check(out, greedy())
