@@ -9,6 +9,7 @@ from dataclasses import fields
 
 import pytest
 import torch
+import triton
 
 from benchmarks.kernels_decode import SHAPES
 from minikv.kernels.gpu.ahead import SHARED_KIB, Compiled
@@ -29,6 +30,8 @@ MODULES = {
 }
 COMPILED = MODULES.keys() - {"growth"}
 MULTIPROCESSORS, KV_HEADS = 132, 8  # of an H200; of Llama-8B
+# Bytes of a thread, kept outside the loop: by Triton's release, capability and case (docs/internal/kernels.md).
+STACK = {("3.6", 89, "{'stored': torch.int8, 'dtype': torch.float16}"): 8}
 # Capability and stages of what has one buffer: a second one would cost an A100 its second program, and others the
 # last of their shared memory.
 ONE_BUFFER = {(80, 2), (87, 2), (86, 2), (89, 2), (120, 2)}
@@ -56,8 +59,11 @@ def test_every_case_compiles(compiled):
 
 @pytest.mark.slow
 def test_no_register_spills(compiled):
+    release = ".".join(triton.__version__.split(".")[:2])
     rows = [row for name in COMPILED for row in compiled[name]]
-    assert [row for row in rows if row["stack"] or row["registers"] > 255] == []
+    allowed = [STACK.get((release, row["capability"], row.get("case")), 0) for row in rows]
+    over = [row for row, most in zip(rows, allowed, strict=True) if row["stack"] > most]
+    assert [row for row in rows if row["registers"] > 255] == over == []
 
 
 @pytest.mark.slow

@@ -93,8 +93,7 @@ def compile_ahead(launch: Launch, capability: int) -> Compiled:
     """
     signature, constants, attributes = _specialize(launch)
     source = ASTSource(launch.kernel, signature, constants, attributes)
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
     registers, stack = _resources(built.asm["cubin"])
     assembly = _disassemble(built.asm["cubin"])
     loop = _main_loop(assembly)
@@ -132,7 +131,7 @@ def specialisations(launches: Iterable[Launch]) -> dict[str, int]:
     """Return how many forms of each kernel Triton compiles for ``launches``, by the kernel's name."""
     forms: dict[str, set[str]] = {}
     for launch in launches:
-        form = repr((_specialize(launch), launch.num_warps, launch.num_stages))
+        form = repr((_specialize(launch), launch.options))
         forms.setdefault(launch.kernel.__name__, set()).add(form)
     return {name: len(found) for name, found in forms.items()}
 

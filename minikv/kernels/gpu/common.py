@@ -39,7 +39,10 @@ def check_stored(what: str, dtype: torch.dtype, capability: int) -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel and its arguments, as data, so that it can be run here or compiled for another GPU."""
+    """One kernel and its arguments, as data, so that it can be run here or compiled for another GPU.
+
+    ``registers`` are the most of a thread; without a number the assembler chooses.
+    """
 
     kernel: Any
     grid: tuple[int, ...]
@@ -47,13 +50,18 @@ class Launch:
     constants: dict[str, Any] = field(default_factory=dict)
     num_warps: int = 4
     num_stages: int = 1
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int | None]:
+        """Triton's names for how it is compiled."""
+        return dict(num_warps=self.num_warps, num_stages=self.num_stages, maxnreg=self.registers)
 
     def run(self) -> None:
         """Start it on the GPU of its tensors, whichever is the current one; a grid without programs starts nothing."""
         if all(self.grid):
-            options = dict(num_warps=self.num_warps, num_stages=self.num_stages)
             with torch.cuda.device_of(next(x for x in self.arguments if isinstance(x, Tensor))):
-                self.kernel[self.grid](*self.arguments, **self.constants, **options)
+                self.kernel[self.grid](*self.arguments, **self.constants, **self.options)
 
 
 def interpreted() -> bool:

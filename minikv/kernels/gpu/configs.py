@@ -16,6 +16,10 @@ class Config:
 
     ``per_sm`` programs are wanted on each multiprocessor: as many as keep 32 KB under way to it, at most as many as it
     holds at a time.
+
+    ``registers`` are the most of a thread. Without a number the assembler takes fewer where one more program finds room
+    among the registers, and keeps a few values on the stack for it, although shared memory may have no room for that
+    program. The numbers are those of as many programs as shared memory holds, or as are of use.
     """
 
     block_m: int
@@ -23,6 +27,7 @@ class Config:
     num_warps: int
     num_stages: int
     per_sm: int = 1
+    registers: int | None = None
 
 
 def attention_config(
@@ -47,37 +52,54 @@ def attention_config(
         # the background, so that only other programs work while one waits.
         if latent:
             return Config(4, 16, 8, 1)
-        block_m = min(8 if widest <= 128 else 4, triton.next_power_of_2(rows))
-        return Config(block_m, 16 if widest > 64 else 32, 4, 1, per_sm=4 if widest <= 128 else 2)
-    if itemsize == 4:  # float32 does not use tensor cores here, and has twice the bytes
-        return Config(8, 16, 8, 1) if widest > 128 else Config(16, 16 if capability < 89 else 32, 8, 3)
+        if widest > 128:
+            return Config(min(4, triton.next_power_of_2(rows)), 16, 4, 1, per_sm=2, registers=176)
+        block_m = min(8, triton.next_power_of_2(rows))
+        if widest > 64:
+            return Config(block_m, 16, 4, 1, per_sm=4 if block_m <= 4 else 3)
+        return Config(block_m, 32, 4, 1, per_sm=3)
     hopper = capability >= 90
     small = capability in (86, 89, 120)  # 99 KiB of shared memory, which one program's buffers fill
     pair = 1 if small else 2
+    if itemsize == 4:  # float32 does not use tensor cores here, and has twice the bytes
+        if widest > 128:
+            return Config(8, 16, 8, 1 if hopper or small or latent or widest > 256 else 3)
+        if widest > 64 and capability >= 100:
+            return Config(16, 16, 8, 4)
+        return Config(16, 16 if capability < 89 else 32, 8, 3, registers=80 if widest <= 64 else None)
     if latent:
         if capability == 90 and rows > 16:
             return Config(64, 64, 8, 2)
         # An A100 holds two programs with a buffer each, or one with two.
-        return Config(16, 32, 4, 3 if hopper or small else 2, per_sm=pair)
+        if hopper or small:
+            return Config(16, 32, 4, 3, per_sm=pair)
+        return Config(16, 32, 4, 2, per_sm=pair, registers=255)
     if widest > 512:
-        return Config(16, 16, 8, 2) if small else Config(16, 16, 4 if hopper else 8, 3)
+        return Config(16, 16, 8, 2, registers=255) if small else Config(16, 16, 4 if hopper else 8, 3)
     if rows <= 32:
         block_m = 16 if rows <= 16 else 32
         if widest <= 128:
-            return Config(block_m, 64, 4, 3, per_sm=pair)
+            if hopper and not small and block_m == 16:
+                return Config(block_m, 64, 4, 3, per_sm=pair)  # bound to the 168 of three programs it spills
+            registers = 128 if widest <= 64 and not small else 255
+            return Config(block_m, 64, 4, 3, per_sm=pair, registers=registers)
         if widest <= 256:
-            alone = block_m > 16 or hopper  # its registers leave no room for a second program
-            return Config(block_m, 32, 4 if hopper and block_m == 32 else 8, 3, per_sm=1 if alone else pair)
-        return Config(16, 16, 8, 3) if small else Config(block_m, 32, 4 if hopper else 8, 3)
+            if block_m == 16 and not small:
+                return Config(block_m, 32, 8, 3, per_sm=pair, registers=128)
+            # The registers of 32 rows leave no room for a second program.
+            return Config(block_m, 32, 4 if hopper and block_m == 32 else 8, 3, registers=255)
+        if small:
+            return Config(16, 16, 8, 3)
+        return Config(block_m, 32, 4, 3) if hopper else Config(block_m, 32, 8, 3, registers=255)
     if widest > 256:
         return Config(32, 32, 8, 1)
     if widest <= 64:
-        return Config(128, 64, 4, 2) if hopper else Config(128, 64, 8, 3)
+        return Config(128, 64, 4, 2) if hopper and not small else Config(128, 64, 8, 3)
     if widest <= 128:
-        return Config(128, 64, 8, 3) if hopper else Config(128, 32, 8, 3)
+        return Config(128, 64, 8, 3) if hopper and not small else Config(128, 32, 8, 3)
     if capability == 90:
         return Config(64, 64, 8, 2)
-    return Config(64, 32, 8, 2 if small else 3)
+    return Config(64, 32, 8, 2, registers=255) if small else Config(64, 32, 8, 3)
 
 
 def choose_splits(programs: int, tiles: int, slots: int, least_tiles: int = 1) -> int:

@@ -180,9 +180,8 @@ def attention_launches(
         part_lse, logits, spans, *plan.numbers,
     )  # fmt: skip
     config = plan.config
-    launches = [
-        Launch(attention_kernel, plan.grid, arguments, plan.constants, config.num_warps, config.num_stages)
-    ]
+    layout = config.num_warps, config.num_stages, config.registers
+    launches = [Launch(attention_kernel, plan.grid, arguments, plan.constants, *layout)]
     if plan.parts:
         merged = (parts, part_lse, spans, sinks, out, lse)
         warps = max(1, plan.merge[1]["BLOCK_D"] // 128)  # 64 values of a look in the registers of a thread
