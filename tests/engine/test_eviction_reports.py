@@ -13,6 +13,8 @@ from minikv.engine.ext.events import Event, StepEvent
 from minikv.engine.ext.eviction import EvictionConfig
 from minikv.engine.serve.metrics import summary
 from minikv.errors import DoesNotFitError
+from minikv.eviction.policies.echo import Echo
+from minikv.eviction.policies.expected import ExpectedAttention
 from minikv.eviction.policies.literature import H2O, TOVA, KeyDiff, StreamingLLM
 from minikv.memory import arena
 from minikv.models import load
@@ -68,6 +70,18 @@ def test_what_is_reserved_is_what_is_ever_needed(models, name, policy):
         alike = [[3] * draw.randrange(30) + prompt for prompt in prompts(draw, 7)]  # some is found again
         llm.generate(alike, several)
         assert records_of(llm).nbytes == before
+
+
+@pytest.mark.parametrize("policy", [Echo(), ExpectedAttention(16)], ids=["echo", "expected"])
+def test_what_queries_leave_is_reserved_to_the_byte_where_layers_share_k_and_v(policy):
+    """A layer that reads another's K and V leaves a query that is compared with the next, but no moments."""
+    draw, model = random.Random(3), World.bare("gemma3n_text")
+    with LLM(model, eviction=evict(policy), block_size=4, num_blocks=60, max_num_seqs=3) as llm:
+        before = records_of(llm).nbytes
+        llm.generate(prompts(draw, 2), replace(GREEDY, max_tokens=4))
+        assert before < records_of(llm).nbytes == llm.allocation.record_bytes
+        layers = llm.cache.spec.layers
+    assert any(layer.reads_layer is not None and layers[layer.reads_layer].window is None for layer in layers)
 
 
 def test_no_sequence_is_longer_than_the_model_and_no_chunk_than_a_step(models, monkeypatch):

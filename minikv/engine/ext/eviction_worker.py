@@ -132,6 +132,9 @@ def reserve(
     num_bytes = record_bytes(sum(layer.kv_heads for layer in full), len(fields_of(policy)), rows, places)
     if policy.needs & Needs.QUERIES:
         query_heads = model.config.get_text_config(decoder=True).num_attention_heads
+        if Needs.ECHO in policy.needs:  # it keeps a query of each layer that reads these K and V
+            read = [spec.layers[layer.reads_layer] for layer in spec.layers if layer.reads_layer is not None]
+            full += [layer for layer in read if layer.window is None]
         dims = [layer.k_dim + layer.v_dim * (layer.kind == "latent") for layer in full]
         num_bytes += rows * query_heads * sum(query_bytes(policy, dim) for dim in dims)
     return Reserve(rows, places, num_bytes, policy, turning)

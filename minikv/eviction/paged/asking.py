@@ -58,12 +58,18 @@ class Asking:
         asked: Asked,
         pairs: Iterable[tuple[Tensor, Tensor]],
         ends: Sequence[int],
+        *,
+        own: bool,
     ) -> list[list[Tensor]]:
         """Return what ``Policy.observe`` gets, one after the other: for each sequence [heads, its tokens].
 
         ``pairs``: see ``Asked.pairs``. ``ends``: the position behind each sequence's last token. What later forwards,
-        or an eviction, need of the queries goes into ``records``.
+        or an eviction, need of the queries goes into ``records``. ``own``: the keys are this layer's. Else no eviction
+        asks for the distribution of its queries.
         """
+        needs = self.policy.needs if own else self.policy.needs & ~Needs.EXPECTED
+        if not takes_largest(self.policy) and not needs & Needs.QUERIES:
+            return []
         self.query_heads[layer] = asked.query.shape[1]
         how = self.hows[layer] = Logits(asked.scale, asked.softcap, asked.sinks)
         rope_at_end = asked.kv.v.shape[3] if asked.latent else None
@@ -74,13 +80,13 @@ class Asking:
             if takes_largest(self.policy):
                 options = {"mask": None, "counted": None, "policy": self.policy, "heads": heads}
                 largest.append(column_stats(query, key, how, **options)[0])
-            if Needs.ECHO in self.policy.needs:
+            if Needs.ECHO in needs:
                 asking, counted = self._before(records, name, layer, query)
                 if self.turning is not None:
                     asking = turned_on(asking, self.turning, self.policy.echo_shift, rope_at_end)
                 options = {"valid": None, "policy": self.policy, "heads": heads}
                 echoes.append(echo_stats(asking, counted, key, how, **options)[0])
-            if Needs.EXPECTED in self.policy.needs:
+            if Needs.EXPECTED in needs:
                 assert self.turning is not None
                 places = torch.arange(end - query.shape[2], end, device=query.device)[None]
                 moments = query_moments(query, places, self.turning, rope_at_end)

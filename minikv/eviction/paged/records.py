@@ -313,8 +313,9 @@ class PagedObserver:
         assert self._asking is not None
         pairs = asked.pairs(self._queries, self._lengths)
         ends = [length + gone for length, gone in zip(self._lengths, self._evicted, strict=True)]
-        found = self._asking.hear(self._records, self._seq_ids, layer, asked, pairs, ends)
         source = self._sources[layer]
+        told = self._records, self._seq_ids, layer, asked, pairs, ends
+        found = self._asking.hear(*told, own=source == layer)
         for each in found:
             sums = torch.nn.utils.rnn.pad_sequence([row.transpose(0, 1) for row in each], batch_first=True)
             self._enter(STATE, source, sums.transpose(1, 2), self._observe, 1)
