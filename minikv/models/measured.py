@@ -3,8 +3,9 @@
     measure(model).explain()      "measured, not known: ..."
     LLM(model)                    measures by itself
 
-The model runs on a ``DynamicCache`` of transformers. What that holds has to be K and V of every token, or of a window,
-in layers that minikv can explain to the last attribute, or states of a fixed size. Everything else is refused by name.
+The model runs on a ``DynamicCache`` of transformers, or keeps its states in an object of its own that
+``takes_cache.py`` can read as one. What that holds has to be K and V of every token, or of a window, in layers that
+minikv can explain to the last attribute, or states of a fixed size. Everything else is refused by name.
 ``bind_model`` then holds the model on blocks against its own forward before it is used: see ``trial.py``.
 """
 
@@ -45,7 +46,7 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
     """Return the spec of ``model``, measured if its architecture is on no list; then every call knows its config.
 
     Two forwards read the weights. Raises ``ConfigError`` that names the first layer that minikv cannot explain, and for
-    a model that does not run on a ``DynamicCache``.
+    a model with a cache that it cannot read.
     """
     config = config_of(model)
     if tp > 1 and config.model_type not in ARCHITECTURES:  # this rank's model was measured, and has its share
