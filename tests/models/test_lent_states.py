@@ -5,6 +5,7 @@ import torch
 
 from minikv.engine import GenerationFailedError
 from minikv.models.measured import measure
+from minikv.plan import CacheSpec
 from tests.engine.llm_world import Reference, greedy, make
 from tests.models.running import World
 
@@ -22,15 +23,17 @@ def held_elsewhere(model, cache) -> list[torch.Tensor]:
 @pytest.mark.parametrize("model_type", ["minimax", "recurrent_gemma"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_planned_bytes_are_those_that_generate_holds(model_type, dtype):
+    """Planned from the config, without weights."""
     model = World.bare(model_type).to(dtype)
+    spec = CacheSpec.from_config(model.config.to_dict() | {"dtype": str(dtype).removeprefix("torch.")})
     cache = model.generate(
         torch.arange(1, 14)[None], max_new_tokens=4, pad_token_id=0, return_dict_in_generate=True
     ).past_key_values
     kv = [getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values")]
     states = held_elsewhere(model, cache)
     held = sum(each.nbytes for each in [*states, *kv] if each is not None)
-    assert measure(model).bytes_for(13 + 4 - 1) == held
-    assert measure(model).constant_state_bytes == sum(each.nbytes for each in states) > 0
+    assert spec.bytes_for(13 + 4 - 1) == measure(model).bytes_for(13 + 4 - 1) == held
+    assert spec.constant_state_bytes == sum(each.nbytes for each in states) > 0
 
 
 def test_states_in_modules_pass_from_no_text_to_another():
