@@ -128,8 +128,8 @@ FILLED = "c = DynamicCache(); c.update(torch.ones(1, 1, 3, 331), torch.ones(1, 1
         ),
         (
             CACHE + "from transformers.generation import GenerateDecoderOnlyOutput\nx = None",
-            FILLED + "; x = GenerateDecoderOnlyOutput(sequences=torch.ones(1), past_key_values=c)",
-            ["their_code.x['past_key_values'] = None", "del their_code.x"],
+            FILLED + "; x = GenerateDecoderOnlyOutput(sequences=torch.ones(1), hidden_states=c)",
+            ["their_code.x['hidden_states'] = None", "del their_code.x"],
         ),
         (
             CACHE + "x = {}",

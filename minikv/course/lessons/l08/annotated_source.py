@@ -81,9 +81,9 @@ ANNOTATIONS = (
     Annotation(
         "spec",
         _ALLOCATE,
-        "spec = CacheSpec.from_config(model.config, tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))",
+        "spec = CacheSpec.from_config(config_of(model), tp=tp, kv_dtype=kv_dtype or kv_dtype_of(model))",
         "warmup_tokens = min(DEFAULT_WARMUP, spec.max_positions or DEFAULT_WARMUP)",
-        "e8012ee3",
+        "ff03cd04",
     ),
     Annotation("peak", _ALLOCATE, _WARM_UP, _WARM_UP, "0ac0a127"),
     Annotation(
