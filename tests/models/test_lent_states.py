@@ -60,10 +60,11 @@ def test_a_forward_that_fails_leaves_no_state_in_the_modules(monkeypatch):
 
 
 def test_a_window_of_minimax_is_the_masks_alone():
-    """Its own cache keeps every token, so blocks do; attention in place would ask the planner for the window."""
+    """Its own cache keeps every token, and so do the blocks, which cannot be read in place with a window then."""
     mine = Reference(
         "minimax",
         World.bare("minimax", sliding_window=7, layer_types=["full_attention", "linear_attention"] * 3),
+        answers=False,
     )
     with make(mine.model) as llm:
         assert llm.adapter.reads == "gather"
