@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.report import Row, arguments, publish
 from minikv import LLM, SamplingParams
+from minikv.models.adapter import Reads
 
 VOCABULARY = 8000
 PROMPT = (24, 48)  # the fewest and the most tokens of a prompt
@@ -87,7 +88,8 @@ def measure(
     longest = PROMPT[1] + params.max_tokens
     with ExitStack() as stack:
         engines = []
-        for each, reads in ((model, "auto"), (copy.deepcopy(model), "gather")):
+        ways: tuple[tuple[Any, Reads], ...] = ((model, "auto"), (copy.deepcopy(model), "gather"))
+        for each, reads in ways:
             blocks = sequences * -(-longest // 16)
             llm = stack.enter_context(
                 LLM(each, num_blocks=blocks, max_model_len=longest, reads=reads, **sizes)
