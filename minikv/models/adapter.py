@@ -22,7 +22,7 @@ from minikv.models.batch import Batch, seen_window, sees
 from minikv.models.measured import carries_states, measure, state_shapes
 from minikv.models.sharding import check_shard, ranks_of
 from minikv.models.takes_cache import TakesCache
-from minikv.models.trial import blocks_needed, hold_against_own, hold_together
+from minikv.models.trial import Forward, blocks_needed, hold_against_own, hold_together
 from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
@@ -50,6 +50,7 @@ class Adapter:
     sequence's history, one forward a sequence). ``position_limit``: positions from there on are refused (None: no
     limit). ``states`` are the slots of a model with layers that keep a state; a batch names the slot of each sequence.
     Of such a model "paged" computes every sequence that goes on by one token in one forward, and any other in its own.
+    So does "gather" with ``padding``, the places before all histories: 0, but in a trial.
     """
 
     model: Any
@@ -60,6 +61,7 @@ class Adapter:
     _takes: TakesCache
     states: StateSlots | None = None
     _carries: bool = True
+    padding: int | None = None
 
     @torch.no_grad()
     def forward(self, input_ids: Any, batch: Batch) -> Tensor:
@@ -84,8 +86,8 @@ class Adapter:
             expected = f"[{batch.num_tokens}]"
             raise ArgumentError("cache_shape", what="input_ids", shape=list(ids.shape), expected=expected)
         ids = ids.to(self.cache.device)
-        if self.reads == "gather":
-            return self._gather(ids, batch)
+        if self.reads == "gather" and self.padding is None:
+            return torch.cat(self._gather(ids, batch))
         if self.states is not None:
             return self._beside_states(ids, batch, self.states)
         from minikv.models.hf_cache import PagedCache
@@ -104,12 +106,13 @@ class Adapter:
         """Compute the batch in one row [1, T], or ``across``: B rows of a token, as layers with states want decodes."""
         shape = (-1, 1) if across else (1, -1)
         keeps = "logits_to_keep" in self._accepts and not across
+        told = {"batch": batch} if self.reads == "paged" else {"attention_mask": held.mask()}
         out = self._takes.run(
             self.model,
             held,
             input_ids=ids.view(shape),
             position_ids=batch.positions.view(shape),
-            batch=batch,
+            **told,
             **({"logits_to_keep": batch.last} if keeps else {}),
         )
         logits = out.logits[:, 0] if across else out.logits[0]
@@ -117,26 +120,32 @@ class Adapter:
 
     def _beside_states(self, ids: Tensor, batch: Batch, states: StateSlots) -> Tensor:
         from minikv.models.hf_cache import PagedCache
+        from minikv.models.padded_cache import PaddedCache
         from minikv.models.state_cache import LentStates
 
         wanted, logits, found = set(batch.last.tolist()), [], []
         for pieces, begun in self._together(batch):
-            part = batch.part(pieces)
-            held, slots = PagedCache(part), part.state_slots or ()
-            lent = LentStates(states, slots, len(self.cache.spec.layers), begun=begun)
-            held.layers = lent.layers
+            part, across = batch.part(pieces), len(pieces) > 1
             rows = [row for _, first, end in pieces for row in range(first, end)]
-            logits.append(self._paged(ids[rows], part, held, across=len(pieces) > 1))
-            lent.put_back()
             found += [row for row in rows if row in wanted]
+            if self.reads == "gather" and not across:
+                logits += self._gather(ids[rows], part)
+                continue
+            held = PagedCache(part) if self.padding is None else PaddedCache(part, self.padding)
+            lent = LentStates(states, part.state_slots or (), len(self.cache.spec.layers), begun=begun)
+            held.layers = lent.layers
+            logits.append(self._paged(ids[rows], part, held, across))
+            lent.put_back()
         order = sorted(range(len(found)), key=found.__getitem__)
         return torch.cat(logits)[order]
 
     def _together(self, batch: Batch) -> Iterator[tuple[list[tuple[int, int, int]], bool]]:
         """Yield the pieces of each forward, and whether they go on from states.
 
-        Pieces of one token that do so are together: the next of every sequence. Any other is alone.
+        Pieces of one token that do so are together: the next of every sequence. Any other is alone. Copies are limited.
         """
+        from minikv.models.padded_cache import MOST_COPIED
+
         starts, lengths = batch.query_starts.tolist(), batch.lengths[0].tolist()
         single: dict[int, list[tuple[int, int, int]]] = {}
         for row, first, end in self._forwards(batch, starts, lengths):
@@ -145,9 +154,16 @@ class Adapter:
                 single.setdefault(first - starts[row], []).append((row, first, end))
             else:
                 yield [(row, first, end)], begun
-        yield from ((pieces, True) for pieces in single.values())
+        for pieces in single.values():
+            if self.padding is not None:
+                pieces.sort(key=lambda piece: lengths[piece[0]])
+            while pieces:
+                most = len(pieces) if self.padding is None else max(1, MOST_COPIED // lengths[pieces[-1][0]])
+                yield sorted(pieces[-most:]), True  # ``last`` has the rows in order
+                del pieces[-most:]
 
-    def _gather(self, ids: Tensor, batch: Batch) -> Tensor:
+    def _gather(self, ids: Tensor, batch: Batch) -> list[Tensor]:
+        """Compute each sequence in a forward of its own; return the logits of those with rows in ``batch.last``."""
         from minikv.models.compressed_cache import CompressedCache
         from minikv.models.hf_cache import GatheredCache
         from minikv.models.state_cache import LentStates
@@ -173,7 +189,7 @@ class Adapter:
             out = self._takes.run(self.model, held, input_ids=ids[None, start:end], **options)
             if keep:
                 logits.append(out.logits[0, -keep:])
-        return torch.cat(logits)
+        return logits
 
     def _forwards(
         self, batch: Batch, starts: list[int], lengths: list[int]
@@ -201,6 +217,7 @@ def bind_model(
 
     ``states`` hold what layers without K and V keep of a sequence (``state_shapes``). A model with such layers needs
     them; it reads the blocks in place if its trial shows that its code takes the states of several sequences at once.
+    Where it cannot read them, another trial shows whether copies of several histories serve in one forward.
 
     A model of an architecture that is on no list is measured (``measure``), and held against its own forward.
 
@@ -229,17 +246,22 @@ def bind_model(
     if why is not None and reads == "paged":
         raise ArgumentError("models_cannot_switch", kind=type(model).__name__, why=why)
     how = "gather" if why is not None or reads == "gather" else "paged"
+    padding = None
     if how == "paged":
         check_readable("kv_dtype", cache.codec.dtype, device)
+    elif reads == "auto" and states is not None and _pads(model, own, measured):
+        padding = 0
     elif measured:
         _trial(model, own, how, measured)
-    return _bind(model, cache, how, states)
+    return _bind(model, cache, how, states, padding)
 
 
-def _bind(model: Any, cache: Pages, how: str, states: StateSlots | None) -> Adapter:
+def _bind(
+    model: Any, cache: Pages, how: str, states: StateSlots | None, padding: int | None = None
+) -> Adapter:
     accepts = frozenset(inspect.signature(model.forward).parameters)
     limit, carries = _position_limit(model, cache), states is None or carries_states(model)
-    adapter = Adapter(model, cache, how, limit, accepts, TakesCache.of(model), states, carries)
+    adapter = Adapter(model, cache, how, limit, accepts, TakesCache.of(model), states, carries, padding)
     if how == "paged":
         register()
         own = model.config._attn_implementation
@@ -271,10 +293,10 @@ def own_attention(model: Any) -> Iterator[None]:
         _switch(model, ATTENTION)
 
 
-def _trial(model: Any, own: CacheSpec, how: str, measured: bool) -> None:
+def _trial(model: Any, own: CacheSpec, how: str, measured: bool, padding: int | None = None) -> list[Tensor]:
     """Hold ``model`` on blocks in its own dtype against its own forward, or a known one with states against itself.
 
-    Raises ``ConfigError`` if they differ.
+    Returns the logits of each batch. Raises ``ConfigError`` if they differ.
     """
     spec = measure(model, kv_dtype=kv_dtype_of(model) or own.kv_dtype)
     device = model.get_input_embeddings().weight.device
@@ -285,16 +307,49 @@ def _trial(model: Any, own: CacheSpec, how: str, measured: bool) -> None:
         cache: Pages = PagedKVCache(spec, blocks, TRIAL_BLOCK, device=device)
     else:
         cache = StatePages(spec, 2, None, device)
-    adapter = _bind(model, cache, how, states)
+    adapter = _bind(model, cache, how, states, padding)
+    logits: list[Tensor] = []
+    forward = _kept(adapter.forward, logits)
     try:
         if measured or states is None:
-            hold_against_own(model, cache, adapter.forward, None if states is None else (1, 0))
+            hold_against_own(model, cache, forward, None if states is None else (1, 0))
         else:
-            hold_together(cache, adapter.forward, (1, 0))
+            hold_together(cache, forward, (1, 0))
     finally:
         adapter.unbind()
-        del adapter
+        del forward, adapter
         cache.close()
+    return logits
+
+
+def _kept(forward: Forward, logits: list[Tensor]) -> Forward:
+    """Return ``forward``, each result of which goes to ``logits`` as well."""
+
+    def kept(ids: Any, batch: Batch) -> Tensor:
+        logits.append(forward(ids, batch))
+        return logits[-1]
+
+    return kept
+
+
+def _pads(model: Any, own: CacheSpec, measured: bool) -> bool:
+    """Return whether a model with states passes its trial with several sequences in a forward, on padded copies."""
+    from minikv.models.padded_cache import FAR
+
+    accepted = {"position_ids", "attention_mask"} <= inspect.signature(model.forward).parameters.keys()
+    if not accepted or any(
+        layer.rate > 1 or layer.index_bytes or layer.kind == "chunked" for layer in own.layers
+    ):
+        return False
+    try:
+        near, far = (_trial(model, own, "gather", measured, before) for before in (1, FAR))
+    except ConfigError as error:
+        if error.code == "measured_own_cache":
+            raise
+        return False
+    return all(
+        map(torch.equal, near, far)
+    )  # to the bit: a place that counts may change the logits very little
 
 
 def _why_not_on_trial(model: Any, own: CacheSpec, measured: bool) -> str | None:

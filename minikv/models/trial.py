@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def _tried(
         if isinstance(error, torch.OutOfMemoryError):
             raise
         reason = str(error) if isinstance(error, MiniKVError) else first_line(error)
+        clear_frames(error.__traceback__)  # their views of the cache, which could not be closed
         raise ConfigError("measured_trial_failed", name=cache.spec.name, reason=reason) from error
 
 

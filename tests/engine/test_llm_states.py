@@ -28,7 +28,7 @@ ON_NO_LIST = """bailing_hybrid inkling2_text inkling_text kimi_linear lfm2_moe l
     recurrent_gemma rwkv xlstm zamba zamba2 zaya""".split()
 # Their classes begin anew in a forward of several tokens: behind the first chunk tokens come one by one.
 ONE_BY_ONE = ["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba"]
-# They attend with a bias, to copies: one forward a sequence.
+# They attend with a bias for each distance, to copies.
 AS_COPIES = ["inkling2_text", "inkling_text"]
 MODELS = [*RECURRENT, *ON_NO_LIST]
 USUAL = ["jamba", "lfm2", "mamba2", "qwen3_next", "rwkv", "xlstm"]
@@ -74,6 +74,7 @@ def test_a_recurrent_model_gives_what_generate_gives(model_type, monkeypatch):
     assert (model_type in ON_NO_LIST) == (model_type not in ARCHITECTURES)
     with make(mine.model, num_blocks=16, max_batched_tokens=24, max_model_len=64) as llm:
         assert llm.adapter.reads == ("gather" if model_type in AS_COPIES else "paged")
+        assert llm.adapter.padding == (0 if model_type in AS_COPIES else None)
         poisoned(llm)
         for number, prompt in enumerate(mine.prompts):
             llm.add_request(prompt, greedy(12, n=1 + (number % 5 == 0)), request_id=number)
@@ -105,7 +106,7 @@ def test_a_recurrent_model_gives_what_generate_gives(model_type, monkeypatch):
         ("lfm2", {"reads": "gather"}, (1, 1)),
     ],
 )
-def test_a_step_of_decodes_is_one_forward_in_place_and_one_a_sequence_on_copies(model_type, options, shape):
+def test_a_step_of_decodes_is_one_forward_unless_copies_are_asked_for(model_type, options, shape):
     mine, shapes = of(model_type), []
     with make(mine.model, saved_states=0, **options) as llm:
         for prompt in mine.prompts[:5]:
@@ -155,6 +156,15 @@ def test_a_model_that_cannot_take_the_states_of_several_sequences_gets_one_after
         with pytest.raises(ArgumentError) as caught:
             make(mine.model, reads="paged")
     assert (caught.value.code, caught.value.values["why"]) == ("models_cannot_switch", "trial")
+
+
+def test_a_model_that_asks_its_cache_for_a_place_gets_one_sequence_after_the_other():
+    """Its queries are scaled by the logarithm of their place, one for the whole forward."""
+    mine = Reference("inkling_text", World.bare("inkling_text", log_scaling_n_floor=4))
+    with make(mine.model) as llm:
+        assert (llm.adapter.reads, llm.adapter.padding) == ("gather", None)
+        for out in llm.generate(mine.prompts[:4], greedy(4), progress=False):
+            mine.check(out, greedy(4))
 
 
 @in_turn("model_type", [*ONE_BY_ONE, "lfm2", "mamba2", "qwen3_5_text", "falcon_h1"])
