@@ -35,7 +35,7 @@ ON_REQUEST = [
     *[
         (capability, {"dims": dims, "queries": 8})
         for capability in (80, 89, 90, 100)
-        for dims in ((128, 128), (256, 256))
+        for dims in ((64, 64), (128, 128), (256, 256))
     ],
     *[
         (capability, {"latent": True, "queries": queries})

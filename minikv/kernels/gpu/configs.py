@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import triton
 
+MOST_SPLITS = 64  # of a sequence
+
 
 @dataclass(frozen=True)
 class Config:
@@ -87,7 +89,9 @@ def attention_config(
             if block_m == 16 and not small:
                 return Config(block_m, 32, 8, 3, per_sm=pair, registers=128)
             # The registers of 32 rows leave no room for a second program.
-            return Config(block_m, 32, 4 if hopper and block_m == 32 else 8, 3, registers=255)
+            if hopper and block_m == 32:
+                return Config(block_m, 32, 4, 3)
+            return Config(block_m, 32, 8, 3, registers=255)
         if small:
             return Config(16, 16, 8, 3)
         return Config(block_m, 32, 4, 3) if hopper else Config(block_m, 32, 8, 3, registers=255)
@@ -107,12 +111,12 @@ def choose_splits(programs: int, tiles: int, slots: int, least_tiles: int = 1) -
 
     ``slots`` are the programs that the multiprocessors are to hold at a time, ``Config.per_sm`` each. ``programs`` run
     without a split, over at most ``tiles`` tiles of keys; a split has at least ``least_tiles`` of them, and there are
-    at most 64. There is no split if they fill 80 % of the slots; otherwise it is the smallest number with a last wave
-    85 % full, or, if none is, the fullest. It depends on the table's width and not on the lengths, so it is the same
-    for every step of a captured CUDA graph: the most that a sequence has. How many each of them has the kernel finds
-    from the lengths (``minikv.kernels.occupancy.splits_of``).
+    at most ``MOST_SPLITS``. There is no split if they fill 80 % of the slots; otherwise it is the smallest number with
+    a last wave 85 % full, or, if none is, the fullest. It depends on the table's width and not on the lengths, so it is
+    the same for every step of a captured CUDA graph: the most that a sequence has. How many each of them has the kernel
+    finds from the lengths (``minikv.kernels.occupancy.splits_of``).
     """
-    most = min(tiles // least_tiles, 64)
+    most = min(tiles // least_tiles, MOST_SPLITS)
     if programs >= 0.8 * slots or most <= 1 or not programs:
         return 1
     best, best_share = 1, 0.0

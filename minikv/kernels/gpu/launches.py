@@ -12,7 +12,7 @@ from minikv.kernels.attention import Attention
 from minikv.kernels.checks import FLOATS
 from minikv.kernels.gpu.attention import attention_kernel, merge_splits_kernel, scores_kernel
 from minikv.kernels.gpu.common import Device, Launch, aligned, check_stored, interpreted, padded
-from minikv.kernels.gpu.configs import Config, attention_config, choose_splits
+from minikv.kernels.gpu.configs import MOST_SPLITS, Config, attention_config, choose_splits
 from minikv.kernels.gpu.tiles import LOG2_E
 from minikv.kernels.occupancy import most_parts
 from minikv.kernels.paged_kv import PagedKV
@@ -97,6 +97,8 @@ def plan_of(
         # have ended. The kernel finds from the lengths how many each of them has.
         alone = choose_splits(programs, tiles, slots, triton.cdiv(LONG_SPLIT, config.block_n))
         splits = max(alone, choose_splits(batch * programs, tiles, slots, least))
+        if batch * max_queries == 1:  # its splits are alike, so that a whole wave of them ends together
+            splits = max(splits, min(wave, tiles, MOST_SPLITS))
     many = splits > 1 and rows > 0
     items = most_parts(batch, splits, wave) if many else batch
     parts = most_parts(rows, splits, wave, max_queries) if many else 0
