@@ -16,7 +16,9 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 def cache_keyword(model: Any) -> str | None:
     """Return the keyword under which ``model`` takes a cache; None: its forward names none."""
     accepted = inspect.signature(model.forward).parameters
-    return next((name for name in CACHE_NAMES if name in accepted), None)
+    # XLM and Flaubert have a dictionary of their own under that name, in any release.
+    mine = (name for name in CACHE_NAMES if name in accepted and "dict" not in str(accepted[name].annotation))
+    return next(mine, None)
 
 
 def cache_argument(model: Any, cache: Any) -> dict[str, Any]:
