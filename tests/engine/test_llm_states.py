@@ -121,6 +121,25 @@ def test_a_step_of_decodes_is_one_forward_unless_copies_are_asked_for(model_type
             mine.check(out, greedy(4))
 
 
+def test_copies_of_histories_are_limited_and_the_longest_go_first(monkeypatch):
+    mine, counts = of("inkling_text"), []
+    monkeypatch.setattr("minikv.models.padded_cache.MOST_COPIED", 80)
+    chosen = sorted(mine.prompts, key=len)[-5:]
+    with make(mine.model, saved_states=0, max_num_seqs=5, max_batched_tokens=200, num_blocks=64) as llm:
+        for prompt in chosen:
+            llm.add_request(prompt, greedy(4))
+        llm.step()
+        with mine.model.register_forward_pre_hook(
+            lambda module, args, kwargs: counts.append(len(kwargs["input_ids"])), with_kwargs=True
+        ):
+            llm.step()
+        for out in run(llm)[1].values():
+            mine.check(out, greedy(4))
+    assert sum(counts) == 5
+    assert 1 < len(counts) < 5
+    assert counts[0] == 80 // (len(chosen[-1]) + 1)
+
+
 @torch.no_grad()
 def test_tokens_that_come_one_by_one_behind_a_state_come_together():
     """Chunks of two prompts, 4 tokens each behind their states: as many forwards as one of them has tokens."""
