@@ -52,7 +52,7 @@ ON_REQUEST = [
     *[
         (capability, {"dims": (512, 512), "queries": queries})
         for capability in (80, 89, 90, 100)
-        for queries in (1, 512)
+        for queries in (1, 8, 512)
     ],
     *[
         (capability, {"dims": (576, 512), "queries": queries})

@@ -93,8 +93,10 @@ def attention_config(
                 return Config(block_m, 32, 4, 3)
             return Config(block_m, 32, 8, 3, registers=255)
         if small:
-            return Config(16, 16, 8, 3)
-        return Config(block_m, 32, 4, 3) if hopper else Config(block_m, 32, 8, 3, registers=255)
+            return Config(16, 16, 8, 3, registers=255)
+        if hopper and block_m == 16:
+            return Config(block_m, 32, 4, 3)
+        return Config(block_m, 32, 8, 3, registers=255)
     if widest > 256:
         return Config(32, 32, 8, 1)
     if widest <= 64:
