@@ -16,8 +16,9 @@ CACHED = ("keys", "values", "indexer_keys", "idx_keys")
 COMPRESSED = ("compressed_kv", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate")
 
 
-# As models name what they cache: Mamba and xLSTM the second, RWKV the third, a list of tensors.
-CACHES = ("past_key_values", "cache_params", "state")
+# As models name what they cache: the first from transformers 5.24 on, until then Mamba and xLSTM the third.
+# RWKV the last, a list of tensors.
+CACHES = {"cache", "past_key_values", "cache_params", "state"}
 
 
 def cached_tensors(cache):
@@ -52,7 +53,7 @@ def run(model, batch: int):
     for ids in [tokens, *[tokens[:, :1]] * STEPS]:
         with torch.no_grad():
             out = model(input_ids=ids, use_cache=True, **held)
-        held = {name: out[name] for name in CACHES if name in out}
+        held = {name: out[name] for name in CACHES.intersection(out)}
         length += ids.shape[1]
         yield length, ids.shape[1], *held.values()
 
