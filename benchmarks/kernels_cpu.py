@@ -1,4 +1,4 @@
-"""The kernels' benchmark where there is no GPU: the plain-torch decode against torch's SDPA."""
+"""The kernels' benchmark where there is no GPU: decode as a CPU runs it, in C or plain torch, against torch's SDPA."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from benchmarks.kernels_cases import LLAMA_8B, batch, decode_bytes, paged
 from benchmarks.kernels_peers import Decode, gathered, sdpa_grouped, sdpa_packed
 from benchmarks.kernels_timing import Detailed, Stopwatch, agree, tell
-from minikv.kernels import PagedKV, reference
+from minikv.kernels import PagedKV, cpu
 from minikv.kernels.quantize import quantize
 
 SHAPES = (batch(1, 4096), batch(1, 32768), batch(8, 4096), batch(32, 512), batch(64, 100))
@@ -44,7 +44,7 @@ def plain_rows(watch: Stopwatch, quick: bool) -> Iterator[Detailed]:
             keys, values = (x[:, :, : max(shape.lengths)] for x in case.contiguous())
 
             def ours(case=case):
-                return reference.paged_decode(case.query, case.kv, scale=LLAMA_8B.scale).out
+                return cpu.paged_decode(case.query, case.kv, scale=LLAMA_8B.scale).out
 
             runs = {
                 "ours": ours,
@@ -97,7 +97,7 @@ def stored_rows(watch: Stopwatch, quick: bool) -> Iterator[Detailed]:
                 return sdpa_packed(case, keys, values)()
 
             def ours(case=case) -> Tensor:
-                return reference.paged_decode(case.query, case.kv, scale=heads.scale).out
+                return cpu.paged_decode(case.query, case.kv, scale=heads.scale).out
 
             name = f"CPU decode, {shape.name}, {stored}"
             yield copied_row(watch, quick, name, ours, theirs, "copy, convert, SDPA, packed")
@@ -117,7 +117,7 @@ def latent_rows(watch: Stopwatch, quick: bool) -> Iterator[Detailed]:
             return sdpa(query, keys, keys[..., :RANK], scale=case.heads.scale).squeeze(1)
 
         def ours(kv=kv, parts=parts, scale: float = both.scale) -> Tensor:
-            return reference.latent_decode(*parts, kv, scale=scale).out
+            return cpu.latent_decode(*parts, kv, scale=scale).out
 
         name = f"CPU latent decode, {shape.name}, {LATENT_HEADS} heads"
         yield copied_row(watch, quick, name, ours, theirs, "copy, SDPA")

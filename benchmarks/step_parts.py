@@ -27,7 +27,7 @@ FEW, MANY = 8, 64
 WHOLE = "the rest of the engine"
 PARTS = {
     "products of the weights": ("minikv.models.cpu_modules:_product",),
-    "attention over the pages": ("minikv.kernels.reference:paged_decode",),
+    "attention over the pages": ("minikv.kernels.cpu:paged_decode",),
     "norms": ("minikv.models.cpu_modules:_normed",),
     "K and V stored": ("minikv.models.hf_cache:store_kv",),
     "rotary embedding": ("transformers.models.qwen3.modeling_qwen3:apply_rotary_pos_emb",),

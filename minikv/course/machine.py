@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ from packaging.version import Version
 from minikv.course.finding import Finding
 from minikv.course.packages import installed, package_findings
 from minikv.i18n import pick_language
+from minikv.kernels.c_library import find_compiler
 from minikv.shown import Shown
 from minikv.units import format_bytes
 
@@ -93,11 +95,14 @@ def _nvml(gpu: Finding) -> list[Finding]:
 
 
 def _kernels(gpu: Finding) -> Finding:
-    """Whether Triton kernels would be compiled here, or the plain-torch references run instead."""
+    """Whether Triton kernels would be compiled here, or the CPU's in C, or the plain-torch references run instead."""
     chosen = os.environ.get("MINIKV_KERNELS")
     if chosen:
         return Finding("kernels", "note", "kernels_chosen", {"chosen": chosen})
     if installed("triton") is None or gpu.state != "ok":
+        compiler = find_compiler() if gpu.key == "no_gpu" else None
+        if compiler is not None:
+            return Finding("kernels", "ok", "kernels_c", {"compiler": Path(compiler).name})
         return Finding("kernels", "note", "kernels_reference", {})
     capability = Version(gpu.values["capability"])
     if capability < Version("7.5"):

@@ -10,10 +10,10 @@ from the device, so on a GPU this waits for it; the Triton kernels do not.
 
 On a CPU a short sequence costs more in calls than in arithmetic, so there are faster ways to the same result. Decodes
 take ``csr_attention``, which reads all sequences at once, or ``decode_groups`` where pages are not float32 or hold
-latents. Short prompts take ``sdpa_prefill``.
+latents; with a C compiler ``minikv.kernels.cpu`` comes before the first. Short prompts take ``sdpa_prefill``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -114,14 +114,18 @@ def paged_prefill(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     return_lse: bool = False,
+    decode: Callable[..., Attention] = paged_decode,
+    short: int | None = None,
 ) -> Attention:
     """See ``minikv.kernels.paged_prefill``. ``max_queries`` is for the kernels; here the rows are read.
 
-    Sequences with one query, the decodes among the prefills, are computed together by ``paged_decode``.
+    Sequences with one query, the decodes among the prefills, are computed together by ``decode``, and so are prompts of
+    up to ``short`` tokens, query by query (None: ``SHORT`` where decodes read the pages in place).
     """
     tiles, mask, size = kv_tiles(kv), Mask(window, softcap), tuple(kv.v.shape[2:])
-    decodes = SHORT if query.is_cpu and available() and is_in_place(kv) else 0
-    parts: _Parts = kv.once("prefill", lambda: _Parts.of(kv, query_starts, decodes), query_starts)
+    if short is None:
+        short = SHORT if query.is_cpu and available() and is_in_place(kv) else 0
+    parts: _Parts = kv.once(("prefill", short), lambda: _Parts.of(kv, query_starts, short), query_starts)
     # As many tokens as are copied at once: none where torch's attention cannot say what is asked.
     plain = query.is_cpu and softcap is None and sinks is None and not return_lse
     most = TILE_BYTES // (4 * kv.k.shape[2] * (kv.k.shape[3] + kv.v.shape[3])) if plain else 0
@@ -132,7 +136,7 @@ def paged_prefill(
             queries = query[own].to(torch.float32)
             out[own] = sdpa_sequence(queries, kv, row, length, scale=scale, window=window).to(out.dtype)
     if len(parts.rows):
-        late = paged_decode(
+        late = decode(
             query[parts.rows], parts.decodes(kv),
             scale=scale, window=window, softcap=softcap, sinks=sinks, return_lse=return_lse,
         )  # fmt: skip
@@ -176,7 +180,7 @@ def latent_prefill(
     """
     query, size = torch.cat([q_latent, q_rope], -1), (1, kv.k.shape[3])
     tiles, mask = latent_tiles(kv), Mask(window, None)
-    parts: _Parts = kv.once("prefill", lambda: _Parts.of(kv, query_starts, 0), query_starts)
+    parts: _Parts = kv.once(("prefill", 0), lambda: _Parts.of(kv, query_starts, 0), query_starts)
     several = [row for row, _, _ in parts.several]
     out, lse, _ = _prefill(query, kv, tiles, size, query_starts, scale, mask, None, return_lse, several)
     if len(parts.rows):

@@ -1,7 +1,8 @@
 """The choice of the implementation, and whether its arguments are checked, by two environment variables.
 
-``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU and plain torch on a CPU. ``reference`` runs plain
-torch everywhere, for comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
+``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU; on a CPU attention over float32 pages runs in C,
+where there is a C compiler, and everything else in plain torch. ``reference`` runs plain torch everywhere, for
+comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
 ``TRITON_INTERPRET=1`` must be set before Triton is imported.
 
 ``MINIKV_CHECKED``: the public functions of ``minikv.kernels`` always check their arguments. The caches and the models
@@ -53,10 +54,15 @@ def operations(device: torch.device) -> Any:
 
 def implementation(device: torch.device) -> Any:
     """Return the implementation for tensors on ``device``. Raises ``ArgumentError`` where it cannot run there."""
-    if _choice(device) == "reference":
+    chosen = _choice(device)
+    if chosen == "reference":
         from minikv.kernels import reference
 
         return reference
+    if chosen == "cpu":
+        import minikv.kernels.cpu as cpu
+
+        return cpu
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ArgumentError("kernel_not_interpreted", device=str(device))
     import minikv.kernels.gpu as gpu
@@ -90,6 +96,8 @@ def _choice(device: torch.device) -> str:
     if chosen not in (None, *CHOICES):
         raise ArgumentError("unknown_choice", what="MINIKV_KERNELS", value=chosen, known=", ".join(CHOICES))
     if chosen is None:
+        if device.type == "cpu":
+            return "cpu"
         chosen = "triton" if device.type == "cuda" and _has_triton() else "reference"
     if chosen == "triton" and not _has_triton():
         raise ArgumentError("kernel_no_triton")

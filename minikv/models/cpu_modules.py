@@ -5,7 +5,8 @@ blocks, and would put it in that order at each call. Here that is done once. The
 plain one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same
 bytes in the same ``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
 
-RMS norms: transformers spells one out in six operations over the hidden states, and two of them are enough.
+RMS norms: transformers spells one out in six operations over the hidden states. In C it is one, where there is a C
+compiler, and two passes are enough without.
 
 The two functions of torch that packing rests on have no public name. They are called here alone. Each module's result
 is compared with the plain one before it is changed, and where they do not agree, or this torch or this processor has no
@@ -22,6 +23,8 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from minikv.kernels.cpu.norm import rms_norm
 
 LEAST_WEIGHTS = 2**17  # of a linear layer: below, what oneDNN costs a call is more than it saves
 ROWS = 64  # the order of a packed weight is chosen for a product with so many rows, and serves other numbers
@@ -179,13 +182,16 @@ def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
 
 
 def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:
-    """The norm in two passes over the hidden states. Where a gradient may be asked for, as the class computes it."""
+    """The norm in few passes over the hidden states. Where a gradient may be asked for, as the class computes it."""
     if torch.is_grad_enabled() or hidden_states.dtype != torch.float32:
         return type(module).forward(module, hidden_states)
     return _normed(hidden_states, module.weight, _eps(module))
 
 
 def _normed(hidden_states: Tensor, weight: Tensor, eps: float) -> Tensor:
+    found = rms_norm(hidden_states, weight, eps)
+    if found is not None:
+        return found
     length = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True)
     scale = torch.rsub(length.square_(), eps, alpha=-1 / len(weight)).rsqrt_()  # 1 / sqrt(eps + length^2 / N)
     return (hidden_states * scale).mul_(weight)

@@ -969,12 +969,12 @@ names = [t("way_" + way, block_size=block_size) for way, block_size in seconds]
 show(bars(names, {"GB/s": [floor(shape).num_bytes / one / 1e9 for one in seconds.values()]}, x="GB/s"))
 
 # %% [markdown] key="measure_read" lang="en"
-# The first bar is torch's own kernel, and the others are ours (on a CPU, plain torch), so you compare kernels there, not layouts. To see what pages alone cost, stay with one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU that difference is noise.)
+# The first bar is torch's own kernel, and the others are ours (on a CPU in C, or in plain torch where there is no C compiler), so you compare kernels there, not layouts. To see what pages alone cost, stay with one kernel: compare the two bars with blocks of 16, in order and shuffled. (On a CPU that difference is noise.)
 # In a benchmark of your own, shuffle the blocks, since an engine's blocks are seldom in order. And give every sequence its own blocks, or the data come from a cache.
 #
 # On a GPU the next cell draws bandwidth over the length of one sequence, with nothing in the L2. The first call of a kernel also compiles it, for seconds:
-# %% [markdown] key="measure_read" lang="zh" src="adafe26f"
-# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。（在 CPU 上，看到的差别是噪声。）
+# %% [markdown] key="measure_read" lang="zh" src="959e14f0"
+# 第一条是 torch 自己的 kernel，其余各条是我们的（在 CPU 上用 C 编写，没有 C 编译器时是普通的 torch 实现），所以两者之差是 kernel 之差。分页本身的代价要在同一个 kernel 之内看，例如块大小为 16 的两条，一条按次序，一条打乱。（在 CPU 上，看到的差别是噪声。）
 # 自己做基准测试时，要把块打乱，因为线上引擎的块很少按次序排列；还要让每条序列有自己的块，否则数据就来自缓存。
 #
 # 在 GPU 上，下一个单元格画出一条序列的长度与带宽的关系，读到的内容都不在 L2 里。kernel 第一次调用时还要编译，需要几秒，单独列出：

@@ -1,0 +1,221 @@
+"""The C kernels of a CPU: dense attention and torch's norm, with any strides; plain torch without a compiler."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import rms_norm as torch_norm
+
+from minikv.kernels import c_library, cpu, paged_decode, paged_prefill
+from minikv.kernels.cpu import decode, norm
+from tests.kernels.decoded import CLOSE, DIM, HEADS, KV_HEADS, LENGTHS, SINKS, Case, assert_dense
+
+HAS_COMPILER = sys.platform == "linux" and shutil.which(os.environ.get("CC") or "cc") is not None
+compiled_here = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler here, or not Linux")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Whether each decode ran in C, call by call."""
+    made: list[bool] = []
+    real = decode._kernel
+
+    def told(*args):
+        found = real(*args)
+        made.append(found is not None)
+        return found
+
+    monkeypatch.setattr(decode, "_kernel", told)
+    return made
+
+
+@compiled_here
+@pytest.mark.parametrize("window", [None, 1, 5, 11, 100])
+@pytest.mark.parametrize(
+    "more", [{}, {"softcap": 0.7}, {"sinks": SINKS}, {"softcap": 2.0, "sinks": SINKS}], ids=str
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_out_and_lse_are_those_of_dense_attention(window, more, threads, calls):
+    case, before = Case(LENGTHS), torch.get_num_threads()
+    options = {"scale": 0.4, "window": window, **more}
+    torch.set_num_threads(threads)
+    try:
+        found = paged_decode(case.query, case.kv(), return_lse=True, **options)
+    finally:
+        torch.set_num_threads(before)
+    assert calls == [True]
+    assert_dense(case, found, **options)
+
+
+@compiled_here
+@pytest.mark.parametrize(
+    "layout",
+    ["k beside v in a block", "k beside v in a token", "heads before tokens", "padded rows", "int64"],
+)
+def test_pages_and_tables_of_any_strides_are_read_where_they_lie(layout, calls):
+    case = Case([13, 40, 7])
+    kv, k, v = case.kv(), case.k, case.v
+    if layout == "k beside v in a block":
+        case.k, case.v = torch.stack([k, v], 1).unbind(1)
+    elif layout == "k beside v in a token":
+        case.k, case.v = torch.cat([k, v], 2).split(KV_HEADS, 2)
+    elif layout == "heads before tokens":
+        case.k, case.v = (each.transpose(1, 2).contiguous().transpose(1, 2) for each in (k, v))
+    elif layout == "padded rows":
+        wide = [torch.cat([each, each[..., :3]], 3) for each in (k, v)]
+        case.k, case.v = (each[..., :DIM] for each in wide)
+    else:  # a table that is a piece of a wider one
+        case.tables = torch.cat([case.tables.long()] * 2, 1)[:, : case.tables.shape[1]]
+    kv = case.kv()
+    assert_dense(case, paged_decode(case.query, kv, scale=0.4), scale=0.4)
+    assert calls == [True]
+
+
+@compiled_here
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "v_dim"), [(1, 1, 5, 3), (71, 1, 64, 64), (48, 24, 20, 36)]
+)
+def test_heads_of_any_shape_and_number(heads, kv_heads, dim, v_dim, calls):
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.tensor([1, 33, 70])
+    tables = torch.randperm(24, generator=generator).view(3, 8)
+    k, v = (torch.randn(24, 9, kv_heads, size, generator=generator) for size in (dim, v_dim))
+    query = torch.randn(3, heads, dim, generator=generator)
+    found = paged_decode(query, kv := cpu_kv(k, v, tables, lengths), scale=0.3, return_lse=True)
+    assert calls == [True]
+    plain = decode.attention.paged_decode(query, kv, scale=0.3, return_lse=True)
+    torch.testing.assert_close(found.out, plain.out, **CLOSE)
+    torch.testing.assert_close(found.lse, plain.lse, **CLOSE)
+
+
+def cpu_kv(k, v, tables, lengths):
+    from minikv.kernels import PagedKV
+
+    return PagedKV(k, v, tables, lengths)
+
+
+@compiled_here
+def test_large_and_equal_logits_neither_overflow_nor_vanish(calls):
+    case = Case([40, 1, 17])
+    case.query *= 300
+    assert_dense(case, paged_decode(case.query, case.kv(), scale=1.0, return_lse=True), scale=1.0)
+    case.query *= 0
+    assert_dense(case, paged_decode(case.query, case.kv(), scale=1.0, return_lse=True), scale=1.0)
+    assert calls == [True, True]
+
+
+@compiled_here
+def test_prompts_query_by_query_are_as_in_plain_torch(monkeypatch):
+    case = Case([13, 9, 12, 40, 11])
+    starts = torch.tensor([0, 13, 14, 18, 48, 50])
+    query = torch.randn(50, HEADS, DIM, generator=torch.Generator().manual_seed(8))
+    found = []
+    for short in (128, 12, 0):
+        monkeypatch.setattr(decode, "SHORT", short)
+        found.append(paged_prefill(query, case.kv(), starts, max_queries=30, scale=0.4, window=7).out)
+    monkeypatch.setenv("MINIKV_KERNELS", "reference")
+    plain = paged_prefill(query, case.kv(), starts, max_queries=30, scale=0.4, window=7).out
+    for each in found:
+        torch.testing.assert_close(each, plain, **CLOSE)
+
+
+@compiled_here
+def test_what_is_not_compiled_goes_to_plain_torch(calls):
+    case = Case(LENGTHS)
+    found = paged_decode(case.query, case.kv(), scale=0.4, return_scores=True)
+    assert_dense(case, found, scale=0.4)
+    assert calls == []
+    case = Case(LENGTHS, torch.bfloat16)
+    paged_decode(case.query, case.kv(), scale=0.4)
+    assert calls == [False]
+
+
+@compiled_here
+@pytest.mark.parametrize(
+    "failing", ["no compiler", "it fails", "no folder", "a library that is not one", "wrong results"]
+)
+def test_where_nothing_can_be_compiled_plain_torch_serves(failing, monkeypatch, tmp_path, calls):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    runs = False
+    if failing == "no compiler":
+        monkeypatch.setenv("CC", "no-such-compiler")
+    elif failing == "it fails":
+        monkeypatch.setattr(c_library, "FLAGS", ("--no-such-option",))
+    elif failing == "no folder":  # compiled, but for this process alone
+        (tmp_path / "minikv").write_text("a file where a folder should be")
+        runs = True
+    elif failing == "a library that is not one":
+
+        def empty(command, **options):
+            open(command[command.index("-o") + 1], "w").close()
+
+        monkeypatch.setattr(subprocess, "run", empty)
+    else:
+        monkeypatch.setattr(decode, "WITHIN", 0.0)
+    for remembered in (c_library.find_compiler, decode._compiled, norm._compiled):
+        remembered.cache_clear()
+    try:
+        case = Case(LENGTHS)
+        assert_dense(case, paged_decode(case.query, case.kv(), scale=0.4), scale=0.4)
+        assert calls == [runs]
+        rows = torch.linspace(-2, 3, 24).view(3, 8)
+        served = norm.rms_norm(rows, torch.ones(8), 1e-6) is not None
+        assert served == (failing in ("no folder", "wrong results"))
+    finally:
+        monkeypatch.undo()
+        for remembered in (c_library.find_compiler, decode._compiled, norm._compiled):
+            remembered.cache_clear()
+
+
+@compiled_here
+def test_a_library_is_compiled_once_and_kept_for_this_user_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+    real = subprocess.run
+
+    def told(command, **options):
+        made.append(command)
+        return real(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", told)
+    source = decode.SOURCE.parent / "rms_norm.c"
+    assert c_library.load(source) is not None
+    assert c_library.load(source) is not None
+    assert len(made) == 2  # compiled, linked
+    folder = tmp_path / "minikv" / "kernels"
+    assert [each.suffix for each in folder.iterdir()] == [".so"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o777)  # others may have put a library there
+    assert c_library.load(source) is not None
+    assert len(made) == 4
+
+
+@compiled_here
+@pytest.mark.parametrize("shape", [(5, 33), (2, 3, 8, 64), (300, 512), (0, 16)])
+def test_a_norm_is_that_of_torch(shape):
+    generator = torch.Generator().manual_seed(1)
+    rows, weight = torch.randn(shape, generator=generator), torch.randn(shape[-1], generator=generator)
+    for scaled in (rows, rows * 1e-3, rows * 1e15):
+        found = norm.rms_norm(scaled, weight, 1e-6)
+        assert found is not None
+        torch.testing.assert_close(found, torch_norm(scaled, shape[-1:], weight, 1e-6), atol=1e-5, rtol=1e-5)
+    assert norm.rms_norm(rows.transpose(0, -1), weight, 1e-6) is None or rows.numel() == 0
+
+
+def test_a_cpu_has_every_operation_of_the_reference():
+    from minikv.kernels import reference
+
+    assert set(cpu.__all__) == set(reference.__all__)
+
+
+def test_as_many_heads_are_a_task_as_leave_every_thread_some():
+    for sequences, heads, group, threads in ((64, 4, 2, 2), (1, 8, 4, 2), (1, 1, 71, 16), (3, 12, 3, 2)):
+        count = decode.heads_a_task(sequences, heads, group, threads)
+        assert heads % count == 0
+        assert count == 1 or count * group <= decode.ROWS
+        assert count == 1 or sequences * heads // count >= decode.TASKS * threads
+    assert decode.heads_a_task(64, 4, 2, 2) == 4
