@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define TILE 16
+#define TILE 32
 #define AHEAD 4
 #define LINE 16 /* floats of a cache line */
 
