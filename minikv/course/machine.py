@@ -102,7 +102,7 @@ def _kernels(gpu: Finding) -> Finding:
     if installed("triton") is None or gpu.state != "ok":
         compiler = find_compiler() if gpu.key == "no_gpu" else None
         if compiler is not None:
-            return Finding("kernels", "ok", "kernels_c", {"compiler": Path(compiler).name})
+            return Finding("kernels", "ok", "kernels_c", {"compiler": Path(compiler[0]).name})
         return Finding("kernels", "note", "kernels_reference", {})
     capability = Version(gpu.values["capability"])
     if capability < Version("7.5"):

@@ -1,8 +1,9 @@
 """The operations on a cache: tensors in, tensors out. Lesson 10.
 
 ``storage`` writes and moves tokens, ``paged_attention`` and ``latent_attention`` read them, and ``column_sums`` sums
-the attention that each token gets. Each function checks its arguments and calls one of two implementations with the
-same names: ``reference``, plain torch, which is the specification and runs on a CPU; and ``gpu``, the Triton kernels.
+the attention that each token gets. Each function checks its arguments and calls one of three implementations with the
+same names: ``reference``, plain torch, which is the specification; ``cpu``, which is the same with attention in C where
+there is a C compiler; and ``gpu``, the Triton kernels.
 ``dispatch`` chooses between them. ``traffic`` counts the bytes that each operation must move at least.
 """
 

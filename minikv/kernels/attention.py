@@ -1,4 +1,4 @@
-"""Attention over a paged cache in plain torch: the specification of the kernels, and the CPU's implementation.
+"""Attention over a paged cache in plain torch: the specification of the kernels, and a CPU's without C.
 
 Lesson 10. The history of a sequence is read in tiles of some blocks. A tile is copied out of its blocks into one small
 buffer, which stays in the processor's cache, and added to an ``OnlineSoftmax``. So the whole history is never copied,
@@ -126,6 +126,9 @@ def paged_prefill(
     if short is None:
         short = SHORT if query.is_cpu and available() and is_in_place(kv) else 0
     parts: _Parts = kv.once(("prefill", short), lambda: _Parts.of(kv, query_starts, short), query_starts)
+    options: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks}
+    if len(parts.rows) == len(query):  # all of them, in order
+        return decode(query, parts.decodes(kv), return_lse=return_lse, **options)
     # As many tokens as are copied at once: none where torch's attention cannot say what is asked.
     plain = query.is_cpu and softcap is None and sinks is None and not return_lse
     most = TILE_BYTES // (4 * kv.k.shape[2] * (kv.k.shape[3] + kv.v.shape[3])) if plain else 0
@@ -136,10 +139,7 @@ def paged_prefill(
             queries = query[own].to(torch.float32)
             out[own] = sdpa_sequence(queries, kv, row, length, scale=scale, window=window).to(out.dtype)
     if len(parts.rows):
-        late = decode(
-            query[parts.rows], parts.decodes(kv),
-            scale=scale, window=window, softcap=softcap, sinks=sinks, return_lse=return_lse,
-        )  # fmt: skip
+        late = decode(query[parts.rows], parts.decodes(kv), return_lse=return_lse, **options)
         parts.put(late, out, lse)
     return Attention(out, lse, None)
 

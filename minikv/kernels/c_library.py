@@ -8,18 +8,21 @@ that torch has loaded, so no second pool of threads waits beside the first.
 import ctypes
 import hashlib
 import os
+import platform
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 # No -ffast-math: linked into a library, it changes how the whole process rounds.
 FLAGS = ("-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+LINK = ("-shared", "-lm")  # without -fopenmp, which would load another OpenMP than torch's
 SECONDS = 60
-OTHERS = stat.S_IWGRP | stat.S_IWOTH  # a folder with these can be written to by other users
 
 
 def load(source: Path, **constants: int) -> ctypes.CDLL | None:
@@ -30,48 +33,77 @@ def load(source: Path, **constants: int) -> ctypes.CDLL | None:
     compiler = find_compiler()
     if compiler is None:
         return None
-    command = [compiler, *FLAGS, *(f"-D{name}={value}" for name, value in constants.items())]
+    command = [*compiler, *FLAGS, *(f"-D{name}={value}" for name, value in constants.items())]
     try:
-        names = "\0".join([*command, _processor(), source.read_text("utf-8")])
         folder = _folder()
+        kept = None if folder is None else folder / f"{source.stem}-{_name(command, source)}.so"
+        if kept is not None and _is_ours(kept):
+            with suppress(OSError):  # cut, or of another C library: compiled anew
+                return ctypes.CDLL(str(kept))
         with tempfile.TemporaryDirectory(prefix="minikv.", dir=folder) as scratch:
-            kept = (
-                folder or Path(scratch)
-            ) / f"{source.stem}-{hashlib.sha256(names.encode()).hexdigest()[:24]}.so"
-            if not kept.is_file():
-                part = f"{scratch}/{source.stem}"
-                # Linked without -fopenmp, which would load another OpenMP than torch's.
-                for step in (
-                    [*command, "-c", str(source), "-o", f"{part}.o"],
-                    [compiler, "-shared", f"{part}.o", "-lm", "-o", f"{part}.so"],
-                ):
-                    subprocess.run(step, check=True, capture_output=True, timeout=SECONDS)
+            part = f"{scratch}/{source.stem}"
+            for step in (
+                [*command, "-c", str(source), "-o", f"{part}.o"],
+                [*compiler, f"{part}.o", *LINK, "-o", f"{part}.so"],
+            ):
+                subprocess.run(step, check=True, capture_output=True, timeout=SECONDS)
+            library = ctypes.CDLL(f"{part}.so")  # only what can be loaded is kept
+            if kept is not None:
                 os.replace(f"{part}.so", kept)
-            return ctypes.CDLL(str(kept))
+            return library
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 @cache
-def find_compiler() -> str | None:
-    """Return the path of the C compiler, or None."""
-    return shutil.which(os.environ.get("CC") or "cc") if sys.platform == "linux" else None
+def find_compiler() -> tuple[str, ...] | None:
+    """Return the command of the C compiler, its path first, or None."""
+    if sys.platform != "linux":
+        return None
+    with suppress(ValueError):  # a quotation mark that is not closed
+        name, *options = shlex.split(os.environ.get("CC") or "") or ["cc"]
+        found = shutil.which(name)
+        return None if found is None else (found, *options)
+    return None
 
 
-def _processor() -> str:
-    """What ``-march=native`` depends on: machines with other processors may share a home folder."""
-    names = "model name", "flags", "Features", "CPU part"
+def _name(command: list[str], source: Path) -> str:
+    """Everything that the library depends on, as 24 hex digits. Machines that differ may share a home folder."""
+    real = os.path.realpath(command[0])
+    parts = [
+        *command,
+        *LINK,
+        real,
+        str(os.stat(real).st_mtime_ns),
+        *platform.libc_ver(),
+        source.read_text("utf-8"),
+    ]
+    of_processor = "model name", "flags", "Features", "CPU part"
     lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    return "\n".join(sorted({line for line in lines if line.startswith(names)}))
+    parts += sorted({line for line in lines if line.startswith(of_processor)})
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def _folder() -> Path | None:
     """Return the folder of the compiled libraries, which this user alone can write to; None where there is none."""
+    named = Path(os.environ.get("XDG_CACHE_HOME") or "")
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minikv" / "kernels"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        folder = named if named.is_absolute() else Path.home() / ".cache"
+        for name in ("minikv", "kernels"):
+            folder /= name
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_ours(folder):
+                return None
     except (OSError, RuntimeError):  # no home, or it is read-only
         return None
-    is_ours = found.st_uid == os.getuid() and not found.st_mode & OTHERS
-    return folder if is_ours and os.access(folder, os.W_OK) else None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether ``path`` is there, is no link, and no other user can write to it: what it has is run."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid == os.getuid() and not others and not stat.S_ISLNK(found.st_mode)

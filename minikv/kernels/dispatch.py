@@ -1,8 +1,8 @@
 """The choice of the implementation, and whether its arguments are checked, by two environment variables.
 
-``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU; on a CPU attention over float32 pages runs in C,
-where there is a C compiler, and everything else in plain torch. ``reference`` runs plain torch everywhere, for
-comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
+``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU; on a CPU attention over float32 pages and RMS
+norms run in C, where there is a C compiler, and everything else in plain torch. ``reference`` runs plain torch
+everywhere, for comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
 ``TRITON_INTERPRET=1`` must be set before Triton is imported.
 
 ``MINIKV_CHECKED``: the public functions of ``minikv.kernels`` always check their arguments. The caches and the models
@@ -81,14 +81,19 @@ def check_readable(what: str, dtype: torch.dtype, device: torch.device) -> None:
 def part_bytes(device: torch.device, query: Tensor, kv: "PagedKV", **options: Any) -> int:
     """Return the bytes beside the result that an attention on ``device`` leaves and merges; the tensors may be meta.
 
-    ``options`` are those of ``minikv.kernels.gpu.launches.attention_launches``. Plain torch leaves none.
+    ``options`` are those of ``minikv.kernels.gpu.launches.attention_launches``. Only the Triton kernels leave any.
     """
-    if _choice(device) == "reference":
+    if _choice(device) != "triton":
         return 0
     from minikv.kernels.gpu import launches
     from minikv.kernels.gpu.common import device_of
 
     return launches.part_bytes(device_of(device), query, kv, **options)
+
+
+def runs_in_c(device: torch.device) -> bool:
+    """Whether ``MINIKV_KERNELS`` leaves it to a CPU to run in C what it has in C."""
+    return _choice(device) == "cpu"
 
 
 def _choice(device: torch.device) -> str:

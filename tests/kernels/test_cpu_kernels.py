@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import rms_norm as torch_norm
 
-from minikv.kernels import c_library, cpu, paged_decode, paged_prefill
+from minikv.kernels import PagedKV, c_library, cpu, paged_decode, paged_prefill, reference
 from minikv.kernels.cpu import decode, norm
-from tests.kernels.decoded import CLOSE, DIM, HEADS, KV_HEADS, LENGTHS, SINKS, Case, assert_dense
+from tests.kernels.decoded import BLOCK, CLOSE, DIM, HEADS, KV_HEADS, LENGTHS, SINKS, Case, assert_dense
 
 HAS_COMPILER = sys.platform == "linux" and shutil.which(os.environ.get("CC") or "cc") is not None
 compiled_here = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler here, or not Linux")
@@ -34,13 +34,13 @@ def calls(monkeypatch):
 
 
 @compiled_here
-@pytest.mark.parametrize("window", [None, 1, 5, 11, 100])
+@pytest.mark.parametrize("window", [None, 1, 5, 11, 35, 100])
 @pytest.mark.parametrize(
     "more", [{}, {"softcap": 0.7}, {"sinks": SINKS}, {"softcap": 2.0, "sinks": SINKS}], ids=str
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_out_and_lse_are_those_of_dense_attention(window, more, threads, calls):
-    case, before = Case(LENGTHS), torch.get_num_threads()
+    case, before = Case([*LENGTHS, 90]), torch.get_num_threads()
     options = {"scale": 0.4, "window": window, **more}
     torch.set_num_threads(threads)
     try:
@@ -58,7 +58,7 @@ def test_out_and_lse_are_those_of_dense_attention(window, more, threads, calls):
 )
 def test_pages_and_tables_of_any_strides_are_read_where_they_lie(layout, calls):
     case = Case([13, 40, 7])
-    kv, k, v = case.kv(), case.k, case.v
+    k, v = case.k, case.v
     if layout == "k beside v in a block":
         case.k, case.v = torch.stack([k, v], 1).unbind(1)
     elif layout == "k beside v in a token":
@@ -85,17 +85,56 @@ def test_heads_of_any_shape_and_number(heads, kv_heads, dim, v_dim, calls):
     tables = torch.randperm(24, generator=generator).view(3, 8)
     k, v = (torch.randn(24, 9, kv_heads, size, generator=generator) for size in (dim, v_dim))
     query = torch.randn(3, heads, dim, generator=generator)
-    found = paged_decode(query, kv := cpu_kv(k, v, tables, lengths), scale=0.3, return_lse=True)
+    found = paged_decode(query, kv := PagedKV(k, v, tables, lengths), scale=0.3, return_lse=True)
     assert calls == [True]
     plain = decode.attention.paged_decode(query, kv, scale=0.3, return_lse=True)
     torch.testing.assert_close(found.out, plain.out, **CLOSE)
     torch.testing.assert_close(found.lse, plain.lse, **CLOSE)
 
 
-def cpu_kv(k, v, tables, lengths):
-    from minikv.kernels import PagedKV
+@compiled_here
+def test_what_lies_behind_a_window_is_not_read(calls):
+    case = Case([40, 17, 90])
+    kv = case.kv()
+    for row, length in enumerate(case.lengths):
+        kv.block_tables[row, : (length - 9) // BLOCK] = -1
+    assert_dense(case, paged_decode(case.query, kv, scale=0.4, window=9), scale=0.4, window=9)
+    assert calls == [True]
 
-    return PagedKV(k, v, tables, lengths)
+
+@compiled_here
+def test_a_token_that_is_not_a_number_is_told_and_a_sink_may_weigh_nothing(calls):
+    case = Case([13, 5])
+    sinks = torch.full((HEADS,), -torch.inf)
+    assert_dense(case, paged_decode(case.query, case.kv(), scale=0.4, sinks=sinks), scale=0.4)
+    case.k[case.tables[0, 0], 1] = torch.nan
+    found = paged_decode(case.query, case.kv(), scale=0.4, return_lse=True)
+    assert found.out[0].isnan().all()
+    assert found.lse[0].isnan().all()
+    assert not found.out[1].isnan().any()
+    assert calls == [True, True]
+
+
+@compiled_here
+@pytest.mark.parametrize("changed", ["dtype", "device"])
+def test_torchs_defaults_do_not_matter(changed, calls):
+    case = Case(LENGTHS)
+    kv, weight = case.kv(), torch.ones(DIM)
+    decode._compiled.cache_clear()
+    try:
+        if changed == "dtype":
+            torch.set_default_dtype(torch.bfloat16)
+        else:
+            torch.set_default_device("meta")
+        found = paged_decode(case.query, kv, scale=0.4, return_lse=True)
+        normed = norm.rms_norm(case.query, weight, 1e-6)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+        decode._compiled.cache_clear()
+    assert calls == [True]
+    assert_dense(case, found, scale=0.4)
+    assert normed.dtype == torch.float32
 
 
 @compiled_here
@@ -109,7 +148,7 @@ def test_large_and_equal_logits_neither_overflow_nor_vanish(calls):
 
 
 @compiled_here
-def test_prompts_query_by_query_are_as_in_plain_torch(monkeypatch):
+def test_prompts_query_by_query_are_as_in_plain_torch(monkeypatch, calls):
     case = Case([13, 9, 12, 40, 11])
     starts = torch.tensor([0, 13, 14, 18, 48, 50])
     query = torch.randn(50, HEADS, DIM, generator=torch.Generator().manual_seed(8))
@@ -117,6 +156,8 @@ def test_prompts_query_by_query_are_as_in_plain_torch(monkeypatch):
     for short in (128, 12, 0):
         monkeypatch.setattr(decode, "SHORT", short)
         found.append(paged_prefill(query, case.kv(), starts, max_queries=30, scale=0.4, window=7).out)
+    assert len(calls) >= 3
+    assert all(calls)
     monkeypatch.setenv("MINIKV_KERNELS", "reference")
     plain = paged_prefill(query, case.kv(), starts, max_queries=30, scale=0.4, window=7).out
     for each in found:
@@ -189,26 +230,46 @@ def test_a_library_is_compiled_once_and_kept_for_this_user_alone(monkeypatch, tm
     folder = tmp_path / "minikv" / "kernels"
     assert [each.suffix for each in folder.iterdir()] == [".so"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    folder.chmod(0o777)  # others may have put a library there
+    (kept,) = folder.iterdir()
+    for path in (kept, folder, folder.parent):  # others may have written it
+        before = path.stat().st_mode
+        path.chmod(0o777)
+        made.clear()
+        assert c_library.load(source) is not None
+        assert len(made) == 2
+        path.chmod(before)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cut"))
+    (tmp_path / "cut/minikv/kernels").mkdir(mode=0o700, parents=True)
+    cut = tmp_path / "cut/minikv/kernels" / kept.name
+    cut.touch(0o600)
+    made.clear()
+    assert c_library.load(source) is not None  # compiled anew
+    assert len(made) == 2
+    assert cut.stat().st_size > 0
+    monkeypatch.setenv("CC", "cc -g")  # a compiler with an option
+    c_library.find_compiler.cache_clear()
+    made.clear()
     assert c_library.load(source) is not None
-    assert len(made) == 4
+    assert [command[1] for command in made] == ["-g", "-g"]
+    c_library.find_compiler.cache_clear()
 
 
 @compiled_here
 @pytest.mark.parametrize("shape", [(5, 33), (2, 3, 8, 64), (300, 512), (0, 16)])
-def test_a_norm_is_that_of_torch(shape):
+def test_a_norm_is_that_of_torch(shape, monkeypatch):
     generator = torch.Generator().manual_seed(1)
     rows, weight = torch.randn(shape, generator=generator), torch.randn(shape[-1], generator=generator)
     for scaled in (rows, rows * 1e-3, rows * 1e15):
         found = norm.rms_norm(scaled, weight, 1e-6)
         assert found is not None
         torch.testing.assert_close(found, torch_norm(scaled, shape[-1:], weight, 1e-6), atol=1e-5, rtol=1e-5)
-    assert norm.rms_norm(rows.transpose(0, -1), weight, 1e-6) is None or rows.numel() == 0
+    assert norm.rms_norm(rows.double(), weight, 1e-6) is None
+    assert norm.rms_norm(rows, weight[1:], 1e-6) is None
+    monkeypatch.setenv("MINIKV_KERNELS", "reference")
+    assert norm.rms_norm(rows, weight, 1e-6) is None
 
 
 def test_a_cpu_has_every_operation_of_the_reference():
-    from minikv.kernels import reference
-
     assert set(cpu.__all__) == set(reference.__all__)
 
 

@@ -22,6 +22,7 @@ SOURCE = Path(__file__).parent / "paged_decode.c"
 ROWS = 32  # query heads of a task at the most: with their sums they stay in the first cache
 TASKS = 4  # a thread at the least, so that threads end at about the same time
 SHORT = 128  # tokens of a prompt that is computed as so many decodes
+MOST_ENTRIES = 2**21  # of the tables of a prompt's tokens, which each have a row: 8 MiB
 EVERYTHING = 2**62  # tokens of a window
 WITHIN = 1e-4  # of the first result, beside plain torch's
 
@@ -88,8 +89,8 @@ def _decoded(
     index = kv.once("int32", lambda: (_rows(kv.block_tables, torch.int32), _rows(kv.lengths, torch.int32)))
     tables, lengths = index
     rows, late = _rows(query, torch.float32), None if sinks is None else _rows(sinks, torch.float32)
-    out = torch.empty(batch, query_heads, v_dim)
-    lse = torch.empty(batch, query_heads) if return_lse else None
+    out = rows.new_empty(batch, query_heads, v_dim)
+    lse = rows.new_empty(batch, query_heads) if return_lse else None
     asked = _Decode(
         kv.k.data_ptr(),
         kv.v.data_ptr(),
@@ -106,7 +107,7 @@ def _decoded(
         kv.k.shape[1],
         heads,
         heads_a_task(batch, heads, query_heads // heads, torch.get_num_threads()),
-        EVERYTHING if window is None else window,
+        EVERYTHING if window is None else min(window, EVERYTHING),
         scale,
         softcap or 0.0,
     )
@@ -116,7 +117,10 @@ def _decoded(
 
 def paged_prefill(query: Tensor, kv: PagedKV, query_starts: Tensor, **options: Any) -> Attention:
     """See ``minikv.kernels.paged_prefill``."""
-    parts: dict[str, Any] = {} if _kernel(query, kv) is None else {"decode": paged_decode, "short": SHORT}
+    parts: dict[str, Any] = {}
+    if _kernel(query, kv) is not None:
+        fits = len(query) * kv.block_tables.shape[1] <= MOST_ENTRIES
+        parts = {"decode": paged_decode, "short": SHORT if fits else 0}
     return attention.paged_prefill(query, kv, query_starts, **options, **parts)
 
 
@@ -137,16 +141,17 @@ def _compiled(dim: int, v_dim: int, group: int) -> Callable | None:
         return None
     run = library.paged_decode
     run.restype = None
-    generator = torch.Generator().manual_seed(0)
-    query, k, v = (
-        torch.randn(*shape, generator=generator)
-        for shape in ((1, 2 * group, dim), (3, 16, 2, dim), (3, 16, 2, v_dim))
-    )
-    kv = PagedKV(k, v, torch.tensor([[2, 0, 1]], dtype=torch.int32), torch.tensor([40], dtype=torch.int32))
-    plain = attention.paged_decode(query, kv, scale=dim**-0.5).out
-    return (
-        run if torch.allclose(_decoded(run, query, kv, dim**-0.5).out, plain, rtol=0, atol=WITHIN) else None
-    )
+    # As many sequences as leave all heads of one in a task.
+    sequences, heads = TASKS * torch.get_num_threads(), 2
+    shapes = (sequences, heads * group, dim), (3, 16, heads, dim), (3, 16, heads, v_dim)
+    with torch.device("cpu"):
+        generator = torch.Generator("cpu").manual_seed(0)
+        query, k, v = (torch.randn(shape, generator=generator, dtype=torch.float32) for shape in shapes)
+        table = torch.tensor([[2, 0, 1]] * sequences, dtype=torch.int32)
+        kv = PagedKV(k, v, table, torch.full_like(table[:, 0], 40))
+        plain = attention.paged_decode(query, kv, scale=dim**-0.5).out
+        found = _decoded(run, query, kv, dim**-0.5).out
+    return run if torch.allclose(found, plain, rtol=0, atol=WITHIN) else None
 
 
 @cache

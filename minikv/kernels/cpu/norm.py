@@ -9,14 +9,23 @@ import torch
 from torch import Tensor
 
 from minikv.kernels.c_library import load
+from minikv.kernels.dispatch import runs_in_c
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
     """Return ``x * weight / sqrt(mean(x^2) + eps)`` over the last dimension of ``x``; None where C cannot serve.
 
-    ``x`` [..., N] and ``weight`` [N] float32 on the CPU, ``x`` contiguous.
+    ``x`` [..., N] and ``weight`` [N] float32 on the CPU, contiguous.
     """
-    run = _compiled() if x.is_contiguous() else None
+    fits = (
+        x.is_cpu
+        and weight.is_cpu
+        and x.dtype == weight.dtype == torch.float32
+        and x.shape[-1:] == weight.shape
+    )
+    run = (
+        _compiled() if fits and x.is_contiguous() and weight.is_contiguous() and runs_in_c(x.device) else None
+    )
     if run is None:
         return None
     out, width = torch.empty_like(x), len(weight)

@@ -20,7 +20,7 @@
 #define AHEAD 4
 #define LINE 16 /* floats of a cache line */
 
-/* e^x for x <= 0, to 2 units in the last place: 2^n e^f with |f| <= ln 2 / 2. The one of libm is not vectorized. */
+/* e^x for x <= 0, to 3 units in the last place: 2^n e^f with |f| <= ln 2 / 2. The one of libm is not vectorized. */
 static inline float exponential(float x) {
     x = x < -87.0f ? -87.0f : x;
     float n = nearbyintf(x * 1.44269504f);
@@ -58,7 +58,7 @@ static void attend(const Decode *a, int64_t sequence, int64_t first_head) {
     const int64_t row = (sequence * a->heads + first_head) * GROUP, k_head = a->k_strides[2], v_head = a->v_strides[2];
     const float *query = a->query + row * DIM;
     const float *k = a->k + first_head * k_head, *v = a->v + first_head * v_head;
-    const int k_run = k_head == DIM ? heads * DIM : 0, v_run = v_head == V_DIM ? heads * V_DIM : 0;
+    const int k_run = heads == 1 || k_head == DIM ? heads * DIM : 0, v_run = heads == 1 || v_head == V_DIM ? heads * V_DIM : 0;
     float logits[ROWS][TILE], sums[ROWS][V_DIM], top[ROWS], total[ROWS];
     int64_t k_at[TILE + AHEAD], v_at[TILE];
 
@@ -113,8 +113,8 @@ static void attend(const Decode *a, int64_t sequence, int64_t first_head) {
     }
     for (int r = 0; r < rows; r++) {
         float *out = a->out + (row + r) * V_DIM;
-        for (int d = 0; d < V_DIM; d++) out[d] = total[r] > 0 ? sums[r][d] / total[r] : 0;
-        if (a->lse) a->lse[row + r] = total[r] > 0 ? top[r] + logf(total[r]) : -INFINITY;
+        for (int d = 0; d < V_DIM; d++) out[d] = total[r] != 0 ? sums[r][d] / total[r] : 0;
+        if (a->lse) a->lse[row + r] = total[r] != 0 ? top[r] + logf(total[r]) : -INFINITY;
     }
 }
 
