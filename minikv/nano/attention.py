@@ -29,7 +29,7 @@ def attend(
     attention_mask: Tensor | None,
     *,
     batch: Batch | None = None,
-    cache: KVCache | None = None,
+    kv_cache: KVCache | None = None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
@@ -41,18 +41,17 @@ def attend(
     tokens. The T tokens belong to many sequences, one after the other; ``batch`` says which. A key of an MLA
     layer arrives expanded, one for each head, and is stored so.
     """
-    # From transformers 5.24 on a model passes no argument of the name ``cache`` on: it is that of its own.
-    cache = kwargs.get("kv_cache", cache)
-    if batch is None or cache is None:
+    if batch is None or kv_cache is None:
         raise ConfigError("nano_cannot", model=type(module).__name__, why=MiniKVError("nano_no_arguments"))
     if s_aux is not None:
         raise ConfigError("nano_cannot", model=type(module).__name__, why=MiniKVError("nano_sinks"))
     layer = module.layer_idx
-    cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), batch.slots)
+    kv_cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), batch.slots)
     rows = query[0].transpose(0, 1)  # [T, Hq, Dk]
     scale = rows.shape[-1] ** -0.5 if scaling is None else scaling
     run = decode_on_gpu if rows.is_cuda and batch.is_decode else paged_attention
-    out = run(rows, cache.k[layer], cache.v[layer], batch, scale, cache.windows[layer], softcap)
+    k, v, window = kv_cache.k[layer], kv_cache.v[layer], kv_cache.windows[layer]
+    out = run(rows, k, v, batch, scale, window, softcap)
     return out.unsqueeze(0), None  # [1, T, Hq, Dv]
 
 

@@ -427,7 +427,7 @@ cache = KVCache(CacheSpec(layers=(layer,)), 4, 4, torch.float32, torch.device("c
 batch = batch_of([[2], [3, 1]], lengths=[3, 6], new=[3, 1], block_size=4, device="cpu")
 query = torch.ones(1, 2, 4, 8)  # [1, Hq, T, Dk]
 key = torch.arange(1.0, 5.0).view(1, 1, 4, 1).expand(1, 1, 4, 8)  # [1, Hkv, T, Dk]
-out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, cache=cache)
+out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, kv_cache=cache)
 # %% key="attend_code" lang="zh"
 from types import SimpleNamespace
 
@@ -440,7 +440,7 @@ cache = KVCache(CacheSpec(layers=(layer,)), 4, 4, torch.float32, torch.device("c
 batch = batch_of([[2], [3, 1]], lengths=[3, 6], new=[3, 1], block_size=4, device="cpu")
 query = torch.ones(1, 2, 4, 8)  # [1, Hq, T, Dk]
 key = torch.arange(1.0, 5.0).view(1, 1, 4, 1).expand(1, 1, 4, 8)  # [1, Hkv, T, Dk]
-out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, cache=cache)
+out, _ = attention.attend(SimpleNamespace(layer_idx=0), query, key, key, None, batch=batch, kv_cache=cache)
 
 # %% key="attend_table" lang="en"
 Table(

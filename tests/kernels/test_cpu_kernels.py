@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import rms_norm as torch_norm
 
 from minikv.kernels import PagedKV, c_library, cpu, paged_decode, paged_prefill, reference
@@ -252,6 +253,40 @@ def test_a_library_is_compiled_once_and_kept_for_this_user_alone(monkeypatch, tm
     assert c_library.load(source) is not None
     assert [command[1] for command in made] == ["-g", "-g"]
     c_library.find_compiler.cache_clear()
+
+
+@compiled_here
+@pytest.mark.parametrize("tokens", [0, 1, 7, 700])
+@pytest.mark.parametrize("layout", ["tokens first", "heads first", "k beside v"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_tokens_are_stored_as_by_plain_torch(tokens, layout, dtype):
+    generator = torch.Generator().manual_seed(2)
+    key, value = (
+        torch.randn(KV_HEADS, tokens, size, generator=generator).transpose(0, 1) for size in (DIM, 6)
+    )
+    if layout == "tokens first":
+        key, value = key.contiguous(), value.contiguous()
+    found, expected = (_pools(layout) for _ in range(2))
+    slots = torch.randperm(240 * BLOCK, generator=generator)[:tokens].to(dtype)
+    slots[1:2] = -1
+    cpu.store_kv(key, value, *found, slots)
+    reference.store_kv(key, value, *expected, slots)
+    for ours, right in zip(found, expected, strict=True):
+        assert torch.equal(ours, right)
+
+
+def _pools(layout: str) -> list[Tensor]:
+    if layout == "k beside v":
+        return list(torch.zeros(240, BLOCK, KV_HEADS, DIM + 6).split((DIM, 6), 3))
+    return [torch.zeros(240, BLOCK, KV_HEADS, size) for size in (DIM, 6)]
+
+
+@compiled_here
+def test_a_slot_past_the_end_is_torchs_own_error():
+    caches = _pools("tokens first")
+    key, value = torch.ones(2, KV_HEADS, DIM), torch.ones(2, KV_HEADS, 6)
+    with pytest.raises(IndexError):
+        cpu.store_kv(key, value, *caches, torch.tensor([3, 240 * BLOCK]))
 
 
 @compiled_here
