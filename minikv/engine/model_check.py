@@ -25,7 +25,7 @@ from minikv.i18n import text
 from minikv.models import Loaded
 from minikv.models.adapter import TRIAL_BLOCK
 from minikv.models.cache_argument import cache_in
-from minikv.models.lent_states import lender_of
+from minikv.models.lender import lender_of
 from minikv.models.measured import measure, run_own
 from minikv.models.trial import CHUNK, EXACT, LONGEST, MOST_ROUNDING, ROUNDING
 from minikv.plan import CacheSpec

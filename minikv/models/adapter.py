@@ -347,9 +347,8 @@ def _pads(model: Any, own: CacheSpec, measured: bool) -> bool:
         if error.code == "measured_own_cache":
             raise
         return False
-    return all(
-        map(torch.equal, near, far)
-    )  # to the bit: a place that counts may change the logits very little
+    # To the bit: a place that counts may change the logits very little.
+    return all(map(torch.equal, near, far))
 
 
 def _why_not_on_trial(model: Any, own: CacheSpec, measured: bool) -> str | None:

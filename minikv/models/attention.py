@@ -60,7 +60,10 @@ def windows_asked(model: Any, names: set[str] | None = None) -> dict[int, int | 
 
             cache.update = noted
             told = {"asked": asked, "names": names, "stored": stored}
-            takes.run(model, cache, input_ids=zero, position_ids=zero, **told)
+            try:
+                takes.run(model, cache, input_ids=zero, position_ids=zero, **told)
+            finally:
+                del cache.update  # it refers to the cache, which would hold its memory on
     finally:
         model.set_attn_implementation(was)
     return asked

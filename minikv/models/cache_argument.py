@@ -17,8 +17,8 @@ def cache_keyword(model: Any) -> str | None:
     """Return the keyword under which ``model`` takes a cache; None: its forward names none."""
     accepted = inspect.signature(model.forward).parameters
     # XLM and Flaubert have a dictionary of their own under that name, in any release.
-    mine = (name for name in CACHE_NAMES if name in accepted and "dict" not in str(accepted[name].annotation))
-    return next(mine, None)
+    kinds = {name: str(accepted[name].annotation).lower() for name in CACHE_NAMES if name in accepted}
+    return next((name for name, kind in kinds.items() if "dict" not in kind), None)
 
 
 def cache_argument(model: Any, cache: Any) -> dict[str, Any]:
@@ -38,3 +38,13 @@ def with_cache(model: Any, named: Mapping[str, Any], cache: Any) -> dict[str, An
 def cache_in(named: Mapping[str, Any]) -> Any:
     """Return the cache among the keyword arguments of a forward, or in its output; None: it has none."""
     return next((named[name] for name in CACHE_NAMES if named.get(name) is not None), None)
+
+
+def file_of(model: Any) -> str:
+    """Return the name of the file with the model's code: ``modeling_llama``."""
+    return type(model).__module__.rpartition(".")[2]
+
+
+def name_of(model: Any) -> str:
+    """Return where the model came from, or its model_type."""
+    return str(getattr(model.config, "name_or_path", "") or model.config.model_type)

@@ -11,19 +11,24 @@ The table at the end has them by the file with their code. Any other class gets 
 """
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
 
+from minikv.models.cache_argument import file_of
+
 # From a model and a cache to what a forward takes in place of that cache
 Lender = Callable[[Any, Any], AbstractContextManager[Any]]
+
+_MODULES = threading.Lock()  # held while states of minikv stand in the modules of a model
 
 
 def lender_of(model: Any) -> Lender | None:
     """Return what leads ``model`` to the states in the layers of its cache; None: it looks for them there."""
-    return _ELSEWHERE.get(type(model).__module__.rpartition(".")[2])
+    return _ELSEWHERE.get(file_of(model))
 
 
 class _OfClass:
@@ -54,35 +59,28 @@ def _minimax(model: Any, cache: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _recurrent_gemma(model: Any, cache: Any) -> Iterator[Any]:
-    """Put the states into the modules and take the new ones out, so that the modules are left without any.
+    """Put the states into the modules, take the new ones out, and put back what stood there before.
 
     A sequence's first tokens find None there, and begin with zeros. What an earlier ``generate`` has left would change
-    a text of one token: its convolution would go on from that (transformers 5.23).
+    a text of one token: its convolution would go on from that (transformers 5.23). Two threads share the modules, so
+    one forward waits for the other.
     """
     layers = zip(model.base_model.layers, cache.layers, strict=True)
     mine = [(layer.temporal_block, held) for layer, held in layers if hasattr(layer.temporal_block, "rg_lru")]
-    try:
-        for block, held in mine:
-            begun = held.has_previous_state[0]
-            block.conv1d_state = held.conv_states[0] if begun else None
-            block.rg_lru.recurrent_states = held.recurrent_states[0] if begun else None
-        yield cache
-        for block, held in mine:
-            _keep(held.conv_states, block.conv1d_state)
-            _keep(held.recurrent_states, block.rg_lru.recurrent_states)
-            held.has_previous_state[0] = True
-    finally:
-        for block, _ in mine:
-            block.conv1d_state = block.rg_lru.recurrent_states = None
-
-
-def _keep(states: dict[int, Tensor | None], new: Tensor) -> None:
-    """Write the state to where it was lent from; of a layer that has none yet it is the first."""
-    held = states[0]
-    if held is None:
-        states[0] = new
-    else:
-        held.copy_(new)
+    with _MODULES:
+        before = [(block.conv1d_state, block.rg_lru.recurrent_states) for block, _ in mine]
+        try:
+            for block, held in mine:
+                begun = held.has_previous_state[0]
+                block.conv1d_state = held.conv_states[0] if begun else None
+                block.rg_lru.recurrent_states = held.recurrent_states[0] if begun else None
+            yield cache
+            for block, held in mine:
+                held.update_conv_state(block.conv1d_state)
+                held.update_recurrent_state(block.rg_lru.recurrent_states)
+        finally:
+            for (block, _), states in zip(mine, before, strict=True):
+                block.conv1d_state, block.rg_lru.recurrent_states = states
 
 
 _ELSEWHERE: dict[str, Lender] = {

@@ -19,6 +19,7 @@ from minikv.cache.allocator import config_of
 from minikv.cache.states import StateShape
 from minikv.errors import ConfigError, MiniKVError, first_line
 from minikv.models.batch import sees
+from minikv.models.cache_argument import name_of
 from minikv.models.takes_cache import TakesCache
 from minikv.plan.dtypes import AnyKVDtype
 from minikv.plan.spec.architectures import ARCHITECTURES
@@ -55,7 +56,12 @@ def measure(model: Any, *, tp: int = 1, kv_dtype: AnyKVDtype | None = None) -> C
         layers = layers_of(model)
         for told in (config, read_config(model.config)):
             keep_measured(told, layers)
-    return CacheSpec.from_config(config, tp=tp, kv_dtype=kv_dtype)
+    spec = CacheSpec.from_config(config, tp=tp, kv_dtype=kv_dtype)
+    for number, layer in enumerate(spec.layers):
+        # Mistral-Large-4 keeps a latent without a part that has positions: it is planned, and no block has such a V.
+        if config.model_type not in ARCHITECTURES and layer.k_dim and not layer.v_dim:
+            raise ConfigError("measured_layer", name=config.name, layer=number, what="v_dim 0")
+    return spec
 
 
 def layers_of(model: Any) -> list[LayerSpec]:
@@ -71,9 +77,8 @@ def check_described(model: Any, spec: CacheSpec) -> None:
     """
     cache = run_own(model)
     held = [_spec_of(*found) for found in _explained(model, cache)]
-    held += [LayerSpec("none")] * (
-        len(spec.layers) - len(held)
-    )  # a cache ends with the last layer that was used
+    # A cache ends with the last layer that was used.
+    held += [LayerSpec("none")] * (len(spec.layers) - len(held))
     if len(held) != len(spec.layers):
         raise ConfigError("spec_layers", name=spec.name, described=len(spec.layers), held=len(held))
     for number, (told, found) in enumerate(zip(spec.layers, held, strict=True)):
@@ -91,9 +96,8 @@ def state_shapes(model: Any) -> tuple[StateShape, ...]:
     if rates := getattr(model.config, "compress_rates", None):
         from minikv.models.compressed_cache import waiting_shapes  # it imports transformers
 
-        return waiting_shapes(
-            run_own(model, (CHUNKS[0], rates.get(SPARSE, 1))).layers
-        )  # so that an entry was made
+        chunks = (CHUNKS[0], rates.get(SPARSE, 1))  # so that an entry was made
+        return waiting_shapes(run_own(model, chunks).layers)
     return tuple(state for _, _, states in _explained(model, run_own(model)) for state in states)
 
 
@@ -137,9 +141,9 @@ def run_own(model: Any, chunks: tuple[int, int] = CHUNKS) -> Any:
     except MiniKVError:
         raise
     except Exception as error:
-        raise ConfigError("measured_failed", name=_name(model), reason=first_line(error)) from error
+        raise ConfigError("measured_failed", name=name_of(model), reason=first_line(error)) from error
     if found is not cache:
-        raise ConfigError("measured_other_cache", name=_name(model), kind=type(found).__name__)
+        raise ConfigError("measured_other_cache", name=name_of(model), kind=type(found).__name__)
     return cache
 
 
@@ -171,7 +175,7 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
         kind = kinds.get(type(layer))
         if kind is None or _strange(layer):
             what = type(layer).__name__ if kind is None else _strange(layer)
-            raise ConfigError("measured_layer", name=_name(model), layer=number, what=what)
+            raise ConfigError("measured_layer", name=name_of(model), layer=number, what=what)
         if number < len(types) and types[number] == "chunked_attention":
             kind = "chunked"
         keys = getattr(layer, "keys", None)
@@ -179,7 +183,7 @@ def _explained(model: Any, cache: Any) -> list[tuple[Any, str, tuple[StateShape,
             kind = "none"  # never used: a layer without attention
         if keys is not None:
             _check_tokens(model, number, layer)
-            if kind == "full" and ranks.get(number) == keys.shape[3]:
+            if kind == "full" and keys.shape[1] == 1 and ranks.get(number) == keys.shape[3]:
                 kind = "latent"
         states = _states(number, layer)
         if kind == "linear" and not any(state.name == "recurrent" for state in states):
@@ -232,11 +236,11 @@ def _check_tokens(model: Any, number: int, layer: Any) -> None:
     for tensor in (k, v):
         if tensor.dim() != 4 or tensor.shape[:3] != (1, k.shape[1], count) or not tensor.is_floating_point():
             shape = f"{type(layer).__name__} {list(tensor.shape)}"
-            raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
+            raise ConfigError("measured_layer", name=name_of(model), layer=number, what=shape)
     index = _index_keys(layer)
     if index is not None and (index.dim() != 3 or index.shape[:2] != (1, count)):
         shape = f"indexer_keys {list(index.shape)}"
-        raise ConfigError("measured_layer", name=_name(model), layer=number, what=shape)
+        raise ConfigError("measured_layer", name=name_of(model), layer=number, what=shape)
 
 
 def _states(number: int, layer: Any) -> tuple[StateShape, ...]:
@@ -261,7 +265,3 @@ def _spec_of(layer: Any, kind: str, states: tuple[StateShape, ...]) -> LayerSpec
     return LayerSpec(
         kind, heads, k_dim, v_dim, index_bytes=index_bytes, window=window, state_bytes=state_bytes
     )
-
-
-def _name(model: Any) -> str:
-    return str(getattr(model.config, "name_or_path", "") or model.config.model_type)

@@ -5,7 +5,7 @@
 
 For a model with states that attends in a way of its own, with a bias for each distance for one. Such a model asks its
 cache for the place of the query, one number for all sequences. So only distances may count, which a trial finds out
-by moving every place.
+by moving every place. The copies are counted in no reserve.
 """
 
 import torch
@@ -15,9 +15,8 @@ from minikv.models.batch import Batch
 from minikv.models.hf_cache import GatheredCache, store_kv
 
 FAR = 2**21  # places before all histories in a trial, more than a sequence has
-MOST_COPIED = (
-    2**15
-)  # tokens of the copies of one layer, padding included; more are computed in another forward
+# Tokens of the copies of one layer, padding included; more are computed in another forward
+MOST_COPIED = 2**15
 
 
 class PaddedCache(GatheredCache):

@@ -10,8 +10,6 @@ tokens come without an object, so the class makes its own, and what that then ho
 come with an object that leads to the layers' own tensors, which the class writes over.
 """
 
-import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,18 +18,22 @@ from typing import Any
 from torch import Tensor
 
 from minikv.errors import ConfigError
-from minikv.models.cache_argument import cache_keyword
-from minikv.models.lent_states import Lender, lender_of
+from minikv.models.cache_argument import cache_keyword, file_of, name_of
+from minikv.models.lender import Lender, lender_of
 
 States = list[tuple[Tensor, ...]]  # those of each layer, [sequences, ...]
 
 
 @dataclass(frozen=True)
 class OwnObject:
-    """``shown``: the object that a class expects, made of the states. ``read``: the states in one that it made."""
+    """``shown``: the object that a class expects, made of the states. ``read``: the states in one that it made.
+
+    ``keyword``: its name, where that is none of a cache's.
+    """
 
     shown: Callable[[States], Any]
     read: Callable[[Any], States]
+    keyword: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,11 @@ class TakesCache:
     @classmethod
     def of(cls, model: Any) -> "TakesCache":
         """Find it out from the class of ``model``. Raises ``ConfigError`` if it takes nothing."""
-        accepted = inspect.signature(model.forward).parameters
-        if "state" in accepted:
-            return cls("state", OwnObject(_indexed_by_layer, _of_each_layer))
-        own = hasattr(sys.modules[type(model).__module__], "xLSTMCache")
-        if keyword := cache_keyword(model):
-            return cls(keyword, OwnObject(_named, _by_name) if own else None, lender_of(model))
-        name = str(getattr(model.config, "name_or_path", "") or model.config.model_type)
-        raise ConfigError("measured_no_cache", name=name, kind=type(model).__name__)
+        own = _OWN.get(file_of(model))
+        keyword = cache_keyword(model) or (own.keyword if own else None)
+        if keyword is None:
+            raise ConfigError("measured_no_cache", name=name_of(model), kind=type(model).__name__)
+        return cls(keyword, own, lender_of(model))
 
     def empty(self, model: Any) -> Any:
         """Return a cache of transformers for a sequence of which nothing is computed."""
@@ -134,3 +133,10 @@ def _named(states: States) -> SimpleNamespace:
 
 def _by_name(made: Any) -> States:
     return list(made.rnn_state.values())
+
+
+# By the file with the code of the class: a ``state`` of any other may be anything
+_OWN = {
+    "modeling_rwkv": OwnObject(_indexed_by_layer, _of_each_layer, "state"),
+    "modeling_xlstm": OwnObject(_named, _by_name),
+}

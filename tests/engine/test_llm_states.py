@@ -202,6 +202,21 @@ def test_a_slot_has_the_bytes_that_the_planner_tells(model_type):
     model.config.dtype = None
 
 
+@pytest.mark.parametrize("model_type", ["rwkv", "recurrent_gemma"])
+def test_two_llms_on_one_model_keep_their_states_apart(model_type):
+    mine = Reference(model_type, World.bare(model_type), answers=False)
+    with make(mine.model, saved_states=0) as one, make(mine.model, saved_states=0) as two:
+        for llm, prompts in ((one, mine.prompts[1:3]), (two, mine.prompts[2:5])):
+            for prompt in prompts:
+                llm.add_request(prompt, greedy(4))
+        outputs = []
+        while one.has_work or two.has_work:
+            outputs += [out for llm in (one, two) if llm.has_work for out in llm.step().finished]
+    assert len(outputs) == 5
+    for out in outputs:
+        mine.check(out, greedy(4))
+
+
 def test_a_step_that_fails_gives_its_slots_back(monkeypatch):
     mine = of("lfm2")
     with make(mine.model) as llm:

@@ -1,12 +1,15 @@
 """Classes that keep their states elsewhere than in the cache they are given: MiniMax, RecurrentGemma."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 
 from minikv.engine import GenerationFailedError
 from minikv.models.measured import measure
 from minikv.plan import CacheSpec
-from tests.engine.llm_world import Reference, greedy, make
+from tests.engine.llm_world import Reference, greedy, make, run
 from tests.models.running import World
 
 
@@ -18,6 +21,20 @@ def held_elsewhere(model, cache) -> list[torch.Tensor]:
     return [
         each for each in [*getattr(cache, "linear_cache", []), *modules] if isinstance(each, torch.Tensor)
     ]
+
+
+def left_behind(model) -> list[torch.Tensor]:
+    """The states that a forward loop of the caller's own has in the modules."""
+    with torch.no_grad():
+        model(input_ids=torch.tensor([[3, 1, 2]]), use_cache=True)
+    return held_elsewhere(model, None)
+
+
+def check_unchanged(model, before, copies) -> None:
+    now = held_elsewhere(model, None)
+    assert len(before) == len(now) > 0
+    assert all(one is other for one, other in zip(before, now, strict=True))
+    assert all(map(torch.equal, now, copies))
 
 
 @pytest.mark.parametrize("model_type", ["minimax", "recurrent_gemma"])
@@ -39,24 +56,51 @@ def test_the_planned_bytes_are_those_that_generate_holds(model_type, dtype):
 def test_states_in_modules_pass_from_no_text_to_another():
     """Not even to a text of one token, for which transformers' own class goes on from an earlier one's."""
     mine = Reference("recurrent_gemma", World.bare("recurrent_gemma"), answers=False)
-    with make(mine.model) as llm:
+    with make(mine.model, reads="gather") as llm:
+        before = left_behind(mine.model)
+        copies = [each.clone() for each in before]
         outputs = llm.generate([[5], [9, 4], [7], [5]], greedy(), progress=False)
-    assert not held_elsewhere(mine.model, None)
+        check_unchanged(mine.model, before, copies)
     for out in outputs:
         mine.model(input_ids=torch.tensor([[1]]), use_cache=False)  # its class forgets what generate has left
         mine.check(out, greedy())
 
 
-def test_a_forward_that_fails_leaves_no_state_in_the_modules(monkeypatch):
+def test_a_forward_that_fails_leaves_the_modules_as_they_were(monkeypatch):
     mine = Reference("recurrent_gemma", World.bare("recurrent_gemma"), answers=False)
-    with make(mine.model) as llm:
+    with make(mine.model, reads="gather") as llm:
+        before = left_behind(mine.model)
+        copies = [each.clone() for each in before]
         with monkeypatch.context() as patch:
             patch.setattr(mine.model.model.layers[-1].mlp_block, "forward", None)
             with pytest.raises(GenerationFailedError):
                 llm.generate([[1, 2, 3], [4, 5]], greedy(), progress=False)
-        assert not held_elsewhere(mine.model, None)
+        check_unchanged(mine.model, before, copies)
         out = llm.generate([6, 7, 8], greedy(), progress=False)[0]
     mine.check(out, greedy())
+
+
+def test_of_two_threads_one_has_its_states_in_the_modules_at_a_time():
+    mine = Reference("recurrent_gemma", World.bare("recurrent_gemma"), answers=False)
+    inside, seen, others = Event(), [], []
+    with make(mine.model) as one, make(mine.model) as two, ThreadPoolExecutor(1) as pool:
+        for llm, prompt in ((one, [1, 2, 3]), (two, [4, 5, 6, 7])):
+            llm.add_request(prompt, greedy(4))
+
+        def enter(module, args):
+            if others:
+                inside.set()
+            else:
+                others.append(None)
+                others[0] = pool.submit(run, two)
+                seen.append(inside.wait(0.1))  # that long without a sign of the other
+
+        with mine.model.model.layers[1].register_forward_pre_hook(enter):
+            outputs = [*run(one)[1].values(), *others[0].result()[1].values()]
+    assert seen == [False]
+    assert inside.is_set()
+    for out in outputs:
+        mine.check(out, greedy(4))
 
 
 def test_a_window_of_minimax_is_the_masks_alone():

@@ -1,6 +1,7 @@
 """Decoders that are on no list: measured, and token for token what ``generate`` gives; or refused by name."""
 
 import functools
+from typing import Dict, Optional  # noqa: UP035
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import transformers
 from minikv.cache import PagedKVCache
 from minikv.errors import ArgumentError, ConfigError
 from minikv.models import GatheredCache, bind_model, measure
-from minikv.models.cache_argument import cache_in
+from minikv.models.cache_argument import cache_in, cache_keyword
+from minikv.models.measured import layers_of
 from minikv.plan import CacheSpec
 from minikv.plan.decoders import decoder_outcomes, transformers_release
 from minikv.plan.spec.architectures import ARCHITECTURES
@@ -31,6 +33,7 @@ IN_PLACE = [each.model_type for each in MEASURED if each.reads == "paged"]
 AS_COPIES = [each.model_type for each in MEASURED if each.reads == "gather"]
 # The code of the refusal, and a word of what the sentence names.
 REFUSED = {
+    "mistral_large4_text": ("measured_layer", "v_dim 0"),
     "moshi": ("measured_own_cache", "moshi"),
     "openai-gpt": ("measured_no_cache", "OpenAIGPTLMHeadModel"),
     "roberta": ("measured_own_cache", "roberta"),
@@ -87,6 +90,32 @@ def test_a_model_that_returns_another_cache_is_refused_by_name():
     with pytest.raises(ConfigError) as caught:
         measure(model)
     assert (caught.value.code, caught.value.values["kind"]) == ("measured_other_cache", "NoneType")
+
+
+def test_a_keyword_called_state_is_no_cache_in_a_class_that_is_not_rwkv():
+    model = World.bare("apertus", num_hidden_layers=2)
+    model.forward = lambda input_ids, state=None: None
+    with pytest.raises(ConfigError) as caught:
+        measure(model)
+    assert caught.value.code == "measured_no_cache"
+
+
+def test_a_dictionary_under_a_name_of_a_cache_is_none():
+    model = World.bare("apertus", num_hidden_layers=2)
+
+    def forward(input_ids, cache: Optional[Dict[str, torch.Tensor]] = None):  # noqa: UP006, UP045
+        raise AssertionError
+
+    model.forward = forward
+    assert cache_keyword(model) is None
+
+
+def test_keys_of_several_heads_as_wide_as_a_rank_are_no_latent():
+    model = World.bare("apertus", num_hidden_layers=2)
+    attention = model.model.layers[1].self_attn
+    attention.kv_b_proj = torch.nn.Linear(attention.head_dim, 4)
+    assert attention.k_proj.out_features > attention.head_dim
+    assert [layer.kind for layer in layers_of(model)] == ["full", "full"]
 
 
 def test_a_measurement_holds_for_its_config_alone():

@@ -21,7 +21,7 @@ from tests.tools.without import environment_without
 # Their classes read values while they are built or run, and a meta tensor has none.
 READ_VALUES = {"big_bird", "biogpt", "jetmoe", "megatron-bert", "rembert", "roformer"}
 MEASURED = [each.model_type for each in decoder_outcomes() if each.outcome == "measured"]
-# The cache that they hand out is without their states: tests/models/test_lent_states.py.
+# The cache that they hand out is without their states: tests/models/test_lender.py.
 ELSEWHERE = {"minimax", "recurrent_gemma"}
 PLANNED = [name for name in MEASURED if name not in READ_VALUES | ELSEWHERE]
 USUAL = ("apertus", "kimi_linear", "minimax_m3_vl_text", "rwkv", "zamba2")
