@@ -371,7 +371,10 @@ def _expanded_bytes(model: Any, spec: CacheSpec, config: EngineConfig, longest: 
     """Return the most bytes of K and V that a step makes of latents. The warm-up, which has no batch, makes none."""
     if _copies(spec, config) or all(layer.kind != "latent" for layer in spec.layers):
         return 0
-    return EXPANDED_BYTES if longest is None else expanded_bytes(model.config, longest, tp=spec.tp)
+    if longest is None:
+        return EXPANDED_BYTES
+    blocks = -(-longest // config.block_size)  # which are expanded whole
+    return expanded_bytes(model.config, blocks * config.block_size, tp=spec.tp)
 
 
 def _copies(spec: CacheSpec, config: EngineConfig) -> bool:

@@ -24,7 +24,7 @@ FLOPS_PER_BYTE = {"cuda": 206}
 class LatentSizes(NamedTuple):
     """One rank's heads and their dimensions: a key has ``nope`` and ``rope`` elements, a value ``value``.
 
-    At most ``most_bytes`` are expanded at a time.
+    At most ``most_bytes`` are expanded at a time, of whole blocks of ``block_size`` tokens.
     """
 
     heads: int
@@ -34,12 +34,14 @@ class LatentSizes(NamedTuple):
     value: int
     itemsize: int
     most_bytes: int
+    block_size: int
 
     @classmethod
     def of(cls, up: Tensor, kv: PagedKV, nope: int, most_bytes: int) -> "LatentSizes":
         """Those of ``up`` [H, nope + v_dim, rank], which is ``kv_b_proj``, and of the latents in ``kv``."""
         heads, made, rank = up.shape
-        return cls(heads, rank, kv.v.shape[3], nope, made - nope, up.itemsize, most_bytes)
+        block_size, rope = kv.v.shape[1], kv.v.shape[3]
+        return cls(heads, rank, rope, nope, made - nope, up.itemsize, most_bytes, block_size)
 
     def key_bytes(self, heads: int) -> int:
         """Return the most bytes of one token while ``heads`` are expanded: the product, and what is beside it.
@@ -55,9 +57,13 @@ class LatentSizes(NamedTuple):
         return (made + self.heads // heads * (self.rank + self.rope)) * self.itemsize
 
     def heads_at_once(self, keys: int) -> int:
-        """Return how many heads of ``keys`` tokens fit into ``most_bytes``, as a divisor of all; 0: not even one."""
+        """Return how many heads of the blocks of ``keys`` tokens fit into ``most_bytes``; 0: not even one.
+
+        It is a divisor of all heads.
+        """
+        tokens = -(-keys // self.block_size) * self.block_size
         counts = (count for count in range(self.heads, 0, -1) if self.heads % count == 0)
-        return next((count for count in counts if keys * self.key_bytes(count) <= self.most_bytes), 0)
+        return next((count for count in counts if tokens * self.key_bytes(count) <= self.most_bytes), 0)
 
 
 def expanding_pays(device: str, sizes: LatentSizes, queries: int, keys: int) -> bool:

@@ -44,11 +44,18 @@ EXPANDED_BYTES = 2**29  # of one MLA layer at a time: where all its heads take m
 def expanded_bytes(config: Any, num_tokens: int, *, tp: int = 1) -> int:
     """Bytes of K and V that minikv makes of ``num_tokens`` latents at a time, in a prefill on a GPU; 0 without MLA.
 
-    They are alive beside those of the prompt's own tokens, which the model's code makes and minikv does not read. A
-    model with an indexer reads copies, of which its own code makes K and V of all tokens at once.
+    They are alive beside those of the prompt's own tokens, which the model's code makes and minikv does not read. With
+    them is a copy of the rope keys, and before that one of the latents (``LatentSizes.key_bytes``). A model with an
+    indexer reads copies, of which its own code makes K and V of all tokens at once.
     """
-    whole = rebuilt_bytes(config, num_tokens, tp=tp)
-    return whole if read_config(config).get("index_topk") else min(whole, EXPANDED_BYTES)
+    whole, reader = rebuilt_bytes(config, num_tokens, tp=tp), read_config(config)
+    if not whole or reader.get("index_topk"):
+        return whole
+    nope, rope = reader.count("qk_nope_head_dim"), reader.count("qk_rope_head_dim")
+    heads = split_heads(reader.count("num_attention_heads"), tp)
+    copies = num_tokens * max(rope, reader.count("kv_lora_rank") - heads * (nope + rope))
+    itemsize = find_kv_dtype(model_dtype_of(reader, [])).itemsize
+    return min(whole + copies * itemsize, EXPANDED_BYTES)
 
 
 def max_batch_size(

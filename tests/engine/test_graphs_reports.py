@@ -13,10 +13,11 @@ from minikv.engine.ext import graphs as module
 from minikv.engine.ext.graphs import Eager, capture_decodes, expected_memory, partial_bytes, table_width
 from minikv.engine.factory import build_cache
 from minikv.errors import ArgumentError, DoesNotFitError
+from minikv.kernels.expanding import LatentSizes
 from minikv.memory import Arena
 from minikv.models import ATTENTION, own_attention
 from minikv.plan import CacheSpec
-from minikv.plan.estimate import EXPANDED_BYTES, rebuilt_bytes
+from minikv.plan.estimate import EXPANDED_BYTES
 from tests.engine.llm_world import greedy, make, reference, run, tensor_bytes
 from tests.engine.rerun import graphs
 from tests.engine.test_factory import wish
@@ -116,7 +117,7 @@ def test_the_expected_memory_has_the_buffers_to_the_byte(model_type):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "deepseek_v3"])
 def test_the_partial_results_of_split_attention_are_those_of_the_launches(monkeypatch, model_type):
-    """For every layer and every batch size that is captured; plain torch leaves none."""
+    """For every layer and every batch size that is captured; plain torch and C leave none."""
     launches = pytest.importorskip("minikv.kernels.gpu.launches")
     made, model = [0], reference(model_type, answers=False, max_position_embeddings=4096).model
 
@@ -134,6 +135,8 @@ def test_the_partial_results_of_split_attention_are_those_of_the_launches(monkey
     assert partial_bytes(model, spec, sizes, 16) == 0
     without = expected_memory(model, spec, 6, sizes.width, 16)
     assert with_parts.pool_bytes - without.pool_bytes == max(made)
+    monkeypatch.delenv("MINIKV_KERNELS")
+    assert partial_bytes(model, spec, sizes, 16) == 0
 
 
 def test_a_model_that_is_bound_already_can_be_measured():
@@ -188,10 +191,16 @@ def test_nothing_is_held_for_a_model_that_will_read_copies(model_type, kv_dtype)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_what_a_prefill_makes_of_latents_is_held_too_and_named(lang):
+def test_what_a_prefill_makes_of_latents_is_held_too_and_named(monkeypatch, lang):
     model = reference("deepseek_v3").model
+    monkeypatch.setattr(model.config, "dtype", torch.float32)
     spec = CacheSpec.from_config(model.config, kv_dtype="fp32")
-    assert factory._expanded_bytes(model, spec, wish(), 64) == rebuilt_bytes(model.config, 64) > 0
+    config = model.config
+    rank, rope, nope = config.kv_lora_rank, config.qk_rope_head_dim, config.qk_nope_head_dim
+    heads = config.num_attention_heads
+    sizes = LatentSizes(heads, rank, rope, nope, config.v_head_dim, 4, EXPANDED_BYTES, wish().block_size)
+    for longest in (64, 61):
+        assert factory._expanded_bytes(model, spec, wish(), longest) == 64 * sizes.key_bytes(heads)
     assert factory._expanded_bytes(model, spec, wish(), None) == EXPANDED_BYTES
     assert not factory._expanded_bytes(model, spec, wish(reads="gather"), 64)
     other = reference("llama").model

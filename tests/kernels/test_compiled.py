@@ -13,7 +13,7 @@ import triton
 
 from benchmarks.kernels_decode import SHAPES
 from minikv.kernels.gpu.ahead import SHARED_KIB, Compiled
-from minikv.kernels.occupancy import little
+from minikv.kernels.occupancy import little, splits_of
 from tests.kernels import attention_compiled, growth_compiled, sums_compiled
 from tests.kernels.subprocesses import rows_of
 
@@ -60,8 +60,8 @@ def test_no_register_spills(compiled):
     release = ".".join(triton.__version__.split(".")[:2])
     rows = [row for name in COMPILED for row in compiled[name]]
     allowed = [STACK.get((release, row["capability"], row.get("case")), 0) for row in rows]
-    over = [row for row, most in zip(rows, allowed, strict=True) if row["stack"] > most]
-    assert [row for row in rows if row["registers"] > 255] == over == []
+    over = [row for row, most in zip(rows, allowed, strict=True) if row["stack"] > most or row.get("spills")]
+    assert over == []
 
 
 @pytest.mark.slow
@@ -132,7 +132,10 @@ def test_a_decode_has_as_many_bytes_under_way_as_an_h200_asks_for(compiled):
     short = set()
     for shape in SHAPES:
         launch, *_ = growth_compiled.decode(len(shape.lengths), max(shape.lengths) // growth_compiled.BLOCK)
-        if found.bytes_in_flight(launch.grid[0], MULTIPROCESSORS) < little(4.8e12, MULTIPROCESSORS):
+        tiles = [-(-length // row["block_n"]) for length in shape.lengths]
+        heads, splits, least, _, wave = launch.arguments[-5:]
+        programs = heads * sum(splits_of(tiles, splits, wave, least))  # the others have no keys
+        if found.bytes_in_flight(programs, MULTIPROCESSORS) < little(4.8e12, MULTIPROCESSORS):
             short.add(shape.name)
     assert short == set()
 

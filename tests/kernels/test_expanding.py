@@ -5,13 +5,13 @@ import torch
 
 from minikv.kernels import expanding
 from minikv.kernels.expanding import LatentSizes, expanding_pays, latent_parts, parts_of
-from minikv.plan.estimate import EXPANDED_BYTES, rebuilt_bytes
+from minikv.plan.estimate import EXPANDED_BYTES, expanded_bytes, rebuilt_bytes
 from tests.kernels.dense import Case, dense
 from tests.kernels.test_attention import latent_case
 from tests.models.running import World
 
 DEEPSEEK = LatentSizes(
-    heads=128, rank=512, rope=64, nope=128, value=128, itemsize=2, most_bytes=EXPANDED_BYTES
+    heads=128, rank=512, rope=64, nope=128, value=128, itemsize=2, most_bytes=EXPANDED_BYTES, block_size=16
 )
 NOPE, ROPE, VALUE, RANK, HEADS = 8, 16, 12, 48, 4
 MANY = 10  # queries from which on a sequence is expanded in these tests
@@ -81,17 +81,19 @@ def test_the_parts_are_found_without_a_wait_for_the_device(made):
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_heads_that_take_turns_compute_the_same_bits(made, monkeypatch, heads):
-    """A buffer for all tokens of one sequence and these heads, not a byte more, is expanded at a time."""
+    """A buffer for all blocks of one sequence and these heads, not a byte more, is expanded at a time."""
     (*given, sizes), _ = made([70, 33], [20, 33])
     whole = latent_parts(*given, sizes, scale=0.2)
     largest, expand = [], expanding.expand
 
     def counted(kv, up, nope):
         largest.append(len(up))
-        return expand(kv, up, nope)
+        made = expand(kv, up, nope)
+        assert made.k[..., 0, 0].numel() * sizes.key_bytes(len(up)) <= fits.most_bytes
+        return made
 
     monkeypatch.setattr(expanding, "expand", counted)
-    fits = sizes._replace(most_bytes=70 * sizes.key_bytes(heads))
+    fits = sizes._replace(most_bytes=5 * 16 * sizes.key_bytes(heads))
     assert torch.equal(latent_parts(*given, fits, scale=0.2), whole)
     assert largest[: HEADS // heads] == [heads] * (HEADS // heads)
     assert sizes._replace(most_bytes=fits.most_bytes - 1).heads_at_once(70) == heads // 2
@@ -102,7 +104,7 @@ def test_the_kernel_for_gpus_computes_it_interpreted(made, monkeypatch):
     """Keys wider than values, which are a view between them, and one query head for each."""
     pytest.importorskip("triton")
     monkeypatch.setenv("MINIKV_KERNELS", "triton")
-    given, due = made([20, 37], [1, 12], 37 * (2 * (16 + 16 + 16 + 8) + 8) * 4, (16, 8, 16, 32, 4))
+    given, due = made([20, 37], [1, 12], 48 * (2 * (16 + 16 + 16 + 8) + 8) * 4, (16, 8, 16, 32, 4))
     assert given[-1].heads_at_once(37) == 2
     torch.testing.assert_close(latent_parts(*given, scale=0.2).double(), due, rtol=1e-4, atol=1e-5)
 
@@ -144,7 +146,7 @@ def test_the_threshold_is_that_of_the_two_sums():
 
 
 def test_what_is_expanded_is_bounded_and_not_done_where_no_figures_are_known(monkeypatch):
-    """DeepSeek-V3 with all heads up to 4,675 keys; a prompt of 131,072 takes four of its 128 heads at a time.
+    """DeepSeek-V3 with all heads up to 4,672 keys (292 blocks); one of 131,072 takes four of its 128 at a time.
 
     Beside what transformers makes of a token, too, lies a copy of its rope key, and of its latent before that.
     """
@@ -152,7 +154,9 @@ def test_what_is_expanded_is_bounded_and_not_done_where_no_figures_are_known(mon
     assert DEEPSEEK.key_bytes(128) == made + 2 * 64
     assert DEEPSEEK.key_bytes(1) == 2 * (256 + 512), "the latent is larger than the keys of one head"
     assert [DEEPSEEK.moved_bytes(heads) - made for heads in (128, 4)] == [2 * 576, 32 * 2 * 576]
-    assert [DEEPSEEK.heads_at_once(keys) for keys in (4675, 4676, 131072)] == [128, 64, 4]
+    assert [DEEPSEEK.heads_at_once(keys) for keys in (4672, 4673, 131072)] == [128, 64, 4]
+    for tp in (1, 128):
+        assert expanded_bytes("DeepSeek-V3", 4000, tp=tp) == 4000 * DEEPSEEK.key_bytes(128 // tp)
     assert DEEPSEEK.heads_at_once(2**20) == 0
     assert not expanding_pays("cuda", DEEPSEEK, 2048, 2**20)
     assert not expanding_pays("cpu", DEEPSEEK, 2048, 2048)

@@ -213,14 +213,14 @@ def test_a_window_that_no_sequence_reaches_costs_nothing():
 
 
 def test_latents_are_expanded_beside_the_tokens_of_the_step_up_to_a_bound():
-    """DeepSeek-V3's heads on 8 ranks: 16 * (2 * 128 + 192) elements a token of the longest sequence."""
+    """DeepSeek-V3's heads on 8 ranks: 16 * (2 * 128 + 192) + 64 elements a token of the longest sequence."""
     config = read_config("DeepSeek-V3")
 
     def attention(tp, context):
         peak = activation_peak(config, chunk=64, batch=1, tp=tp, itemsize=2, context=context)
         return peak.stages["attention"]
 
-    assert attention(8, 4096) - attention(8, 0) == 4096 * 16 * (128 + 128 + 192) * 2
+    assert attention(8, 4096) - attention(8, 0) == 4096 * (16 * (128 + 128 + 192) + 64) * 2
     assert attention(1, 2**17) - attention(1, 0) == EXPANDED_BYTES
     assert activation_peak(config, chunk=64, batch=1, tp=1, itemsize=2, context=2**17).stage == "attention"
     llama = read_config("Llama-3.1-8B")

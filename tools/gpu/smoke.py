@@ -102,7 +102,7 @@ def checks(watch: Stopwatch, sizes: Sizes) -> dict[str, Callable[[], Check]]:
         up = random(sizes.latent_heads, 2 * nope, sizes.rank) * sizes.rank**-0.5
         query = random(queries, sizes.latent_heads, nope + sizes.rope)
         whole = LatentSizes.of(up, kv, nope, 2**29)
-        half = whole._replace(most_bytes=keys * whole.key_bytes(whole.heads // 2))
+        half = whole._replace(most_bytes=kv.block_tables.numel() * 16 * whole.key_bytes(whole.heads // 2))
         rows = absorb(query.float(), up.float(), nope)
         found = reference.latent_prefill(*rows, kv, first, max_queries=queries, scale=scale).out
         out = query.new_empty(queries, sizes.latent_heads, nope)

@@ -90,7 +90,9 @@ def plan_of(
     programs = heads * triton.cdiv(max_queries * group, config.block_m)
     wave, least = ONE_EACH, 1
     if splits is None:
-        tiles = triton.cdiv(min(width, width if window is None else window + max_queries), config.block_n)
+        tiles = triton.cdiv(width, config.block_n)
+        if window is not None:  # window + max_queries - 1 keys, which may begin within a tile
+            tiles = min(tiles, triton.cdiv(window + max_queries - 2, config.block_n) + 1)
         slots, least = config.per_sm * device.multiprocessors, triton.cdiv(LEAST_OF_SPLIT, config.block_n)
         wave = max(1, slots // max(1, programs))
         # The most splits of a sequence. The longest may be alone in its length, and would go on when all the others
