@@ -62,17 +62,19 @@ def want(case: Case, scores: torch.Tensor, last: int | None) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def close(got, expected):
+def close(got, expected, within=2e-5):
     assert got.dtype == torch.float32
-    torch.testing.assert_close(got.double().cpu(), expected, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(got.double().cpu(), expected, rtol=within / 2, atol=within)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_sums_are_those_of_dense_attention(variant):
     case = make_case(LENGTHS, queries=QUERIES, **VARIANTS[variant])
     given, scores = (case.query, case.kv, case.query_starts, lse_of(case)), dense(case)[2]
+    # A float32 logit of some hundreds is known to 3e-5 alone, and a probability is as far off as its logit.
+    within = 2e-4 if variant == "large logits" else 2e-5
     for last in (None, 1, 9):
-        close(paged_column_sums(*given, last=last, **asked(case)), want(case, scores, last))
+        close(paged_column_sums(*given, last=last, **asked(case)), want(case, scores, last), within)
 
 
 @pytest.mark.parametrize("last", [None, 4])

@@ -54,7 +54,7 @@ def store_kv(
     if run is not None:
         slots = slots.to(torch.int64).contiguous()
         parts = [
-            (new.data_ptr(), cache.data_ptr(), new.stride()[:2], cache.stride()[:3], cache.shape[3])
+            _Part(new.data_ptr(), cache.data_ptr(), new.stride()[:2], cache.stride()[:3], cache.shape[3])
             for new, cache in zip(rows, pages, strict=True)
         ]
         blocks, block_size, heads, _ = k_cache.shape
