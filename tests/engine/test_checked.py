@@ -11,7 +11,7 @@ from minikv import LLM, SamplingParams
 from minikv.cache import PagedKVCache
 from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError
-from minikv.kernels import checked, cpu, dispatch, paged_decode, reference, store_kv
+from minikv.kernels import checked, dispatch, paged_decode, reference, store_kv
 from minikv.models import Batch, bind_model, load
 from minikv.plan import CacheSpec
 from tests.kernels.dense import make_case
@@ -120,13 +120,13 @@ def _update(batch, key):
 
 
 def test_the_mode_is_read_at_each_call_and_a_wrong_one_is_named(monkeypatch):
-    cpu = torch.device("cpu")
+    device = torch.device("cpu")
     for mode, module in {"0": cpu, "1": checked, "values": checked, "": cpu}.items():
         monkeypatch.setenv("MINIKV_CHECKED", mode)
-        assert dispatch.operations(cpu) is module
+        assert dispatch.operations(device) is module
     monkeypatch.setenv("MINIKV_CHECKED", "yes")
     with pytest.raises(ArgumentError, match="0, 1, values"):
-        dispatch.operations(cpu)
+        dispatch.operations(device)
 
 
 def test_both_modes_have_the_same_operations():
