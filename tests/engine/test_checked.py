@@ -11,7 +11,7 @@ from minikv import LLM, SamplingParams
 from minikv.cache import PagedKVCache
 from minikv.engine import EvictionConfig
 from minikv.errors import ArgumentError
-from minikv.kernels import checked, dispatch, paged_decode, reference, store_kv
+from minikv.kernels import checked, cpu, dispatch, paged_decode, reference, store_kv
 from minikv.models import Batch, bind_model, load
 from minikv.plan import CacheSpec
 from tests.kernels.dense import make_case
