@@ -287,6 +287,10 @@ def test_a_slot_past_the_end_is_torchs_own_error():
     key, value = torch.ones(2, KV_HEADS, DIM), torch.ones(2, KV_HEADS, 6)
     with pytest.raises(IndexError):
         cpu.store_kv(key, value, *caches, torch.tensor([3, 240 * BLOCK]))
+    with pytest.raises((IndexError, RuntimeError)):  # fewer tokens than slots: none is read from beside them
+        cpu.store_kv(key[:1], value[:1], *caches, torch.tensor([3, 5]))
+    with pytest.raises((IndexError, RuntimeError)):  # a head too few
+        cpu.store_kv(key[:, :1], value[:, :1], *caches, torch.tensor([3, 5]))
 
 
 @compiled_here

@@ -49,8 +49,12 @@ def store_kv(
 ) -> None:
     """See ``minikv.kernels.store_kv``."""
     rows, pages = (key, value), (k_cache, v_cache)
-    fits = k_scale is None and v_scale is None and slots.is_cpu and all(map(_is_plain, (*rows, *pages)))
-    run = _compiled() if fits else None
+    plain_ones = k_scale is None and v_scale is None and slots.is_cpu and all(map(_is_plain, (*rows, *pages)))
+    # C reads and writes as many elements as the caches say: other shapes get torch's own error.
+    fits = k_cache.shape[:3] == v_cache.shape[:3] and all(
+        new.shape == (len(slots), *cache.shape[2:]) for new, cache in zip(rows, pages, strict=True)
+    )
+    run = _compiled() if plain_ones and fits else None
     if run is not None:
         slots = slots.to(torch.int64).contiguous()
         parts = [
@@ -61,9 +65,8 @@ def store_kv(
         asked = _Store((_Part * 2)(*parts), slots.data_ptr(), len(slots), heads, block_size, blocks)
         if run(ctypes.byref(asked)) == 0:
             return
-    plain.store_kv(
-        key, value, k_cache, v_cache, slots, k_scale, v_scale
-    )  # or torch's own error of a slot past the end
+    # Also for a slot past the end, of which torch's own error tells.
+    plain.store_kv(key, value, k_cache, v_cache, slots, k_scale, v_scale)
 
 
 def _is_plain(tensor: Tensor) -> bool:
