@@ -1,20 +1,22 @@
 """Modules of a model that compute the same in less time on a CPU: linear layers, and RMS norms. Lesson 13.
 
-Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row; oneDNN's matrix product reads it in
-blocks, and would put it in that order at each call. Here that is done once. The packed weight takes the place of the
-plain one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same
-bytes in the same ``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
+Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row. A product that reads it in the order in
+which it multiplies takes less time, so a weight is put in such an order once. In float32, where there is a C compiler,
+it is that of ``minikv.kernels.cpu.linear``; otherwise that of oneDNN. The packed weight takes the place of the plain
+one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same bytes
+in the same ``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
 
 RMS norms: transformers spells one out in six operations over the hidden states. In C it is one, where there is a C
 compiler, and two passes are enough without.
 
-The two functions of torch that packing rests on have no public name. They are called here alone. Each module's result
-is compared with the plain one before it is changed, and where they do not agree, or this torch or this processor has no
-such function, the module stays as it is. The model's classes and its own code are not touched: a module gets another
-``forward`` until ``close``.
+The two functions of torch that oneDNN's order rests on have no public name. They are called here alone. Each module's
+result is compared with the plain one before it is changed, and where they do not agree, or this torch or this processor
+has no such function, the module stays as it is. The model's classes and its own code are not touched: a module gets
+another ``forward`` until ``close``.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -24,10 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from minikv.kernels.cpu import linear as in_c
 from minikv.kernels.cpu.norm import rms_norm
 
-LEAST_WEIGHTS = 2**17  # of a linear layer: below, what oneDNN costs a call is more than it saves
-ROWS = 64  # the order of a packed weight is chosen for a product with so many rows, and serves other numbers
+LEAST_WEIGHTS = 2**17  # of a linear layer: below, what a call costs is more than it saves
+ROWS = 64  # oneDNN's order is chosen for a product with so many rows, and serves other numbers
 # Another order of the same sums. Results in bfloat16 are rounded themselves, to 1 part in 256.
 WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
@@ -81,7 +84,7 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
                     changed.append(module)
             elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
                 changed.append(module)
-        if any(isinstance(each, _PackedWeight) for each in model.parameters()):
+        if any(isinstance(each, PackedWeight) for each in model.parameters()):
             _copy_the_rest(model, memory)
     except BaseException:  # Ctrl+C, or no memory: none stays changed without a user
         _undo(tuple(changed))
@@ -91,14 +94,20 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
 
 def plain_weight(weight: Tensor) -> Tensor:
     """A linear layer's weight in rows, whether or not it is packed."""
-    return weight.to_dense() if weight.layout == torch._mkldnn else weight
+    return weight.plain() if isinstance(weight, PackedWeight) else weight
 
 
-class _PackedWeight(nn.Parameter):
-    """A weight in oneDNN's order. A copy of the model gets a plain one."""
+class PackedWeight(nn.Parameter):
+    """A weight of ``rows`` rows in the order of C or of oneDNN. A copy of the model gets a plain one."""
+
+    rows: int
+
+    def plain(self) -> Tensor:
+        own = self.detach()
+        return own.to_dense() if own.is_mkldnn else in_c.unpack(own, self.rows)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        copied = memo[id(self)] = nn.Parameter(self.detach().to_dense(), requires_grad=False)
+        copied = memo[id(self)] = nn.Parameter(self.plain(), requires_grad=False)
         return copied
 
 
@@ -119,21 +128,34 @@ def _change_linear(module: nn.Linear, alone: bool) -> bool:
     if not _is_plain(weight, tuple(WITHIN)) or weight.numel() < LEAST_WEIGHTS:
         return False
     rows = torch.linspace(-1, 1, 2 * module.in_features, dtype=weight.dtype).view(2, -1)
+    plain = linear(rows, weight, module.bias)
     try:
-        used = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS) if alone else weight.detach()
-        found = _product(rows, used, module.bias)
-    except (AttributeError, RuntimeError):  # this torch or this processor has no such function
-        return False
-    if not _agree(found, linear(rows, weight, module.bias)):
+        used = next(
+            used for used in _orders(weight, alone) if _agree(_product(rows, used, module.bias), plain)
+        )
+    except (StopIteration, AttributeError, RuntimeError):  # this torch or this processor has no such function
         return False
     if alone:
         _CHANGES[module] = _Change(weight, module.register_state_dict_post_hook(_write_plain))
-        module.weight = _PackedWeight(used, requires_grad=False)
+        module.weight = used
         weight.data = torch.empty(0, dtype=weight.dtype)
     else:
         _CHANGES[module] = _Change()
     module.forward = MethodType(_linear_forward, module)
     return True
+
+
+def _orders(weight: nn.Parameter, alone: bool) -> Iterator[nn.Parameter]:
+    """Yield the weight in each order that may serve, the fastest first."""
+    if not alone:
+        yield weight
+        return
+    for pack in (in_c.pack, lambda plain: torch.ops.mkldnn._reorder_linear_weight(plain, ROWS)):
+        packed = pack(weight.detach())
+        if packed is not None:
+            used = PackedWeight(packed, requires_grad=False)
+            used.rows = len(weight)
+            yield used
 
 
 def _change_norm(module: nn.Module) -> bool:
@@ -165,16 +187,18 @@ def _undo(modules: tuple[nn.Module, ...]) -> None:
         del _CHANGES[module], module.forward
         if change.weight is not None:
             change.hook.remove()
-            change.weight.data = plain_weight(module.get_parameter("weight").detach())
+            change.weight.data = plain_weight(module.get_parameter("weight"))
             module.weight = change.weight
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if isinstance(weight, PackedWeight) and not weight.is_mkldnn:
+        return in_c.linear(rows, weight, weight.rows, bias)
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
 def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
-    """``nn.Linear.forward`` by oneDNN. Where a gradient may be asked for, as ever."""
+    """``nn.Linear.forward`` in C or by oneDNN. Where a gradient may be asked for, as ever."""
     weight = module.weight
     if torch.is_grad_enabled() or input.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
         return linear(input, plain_weight(weight), module.bias)
@@ -204,7 +228,7 @@ def _eps(module: nn.Module) -> Any:
 
 def _write_plain(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
     """``state_dict`` of a packed layer has the weight in rows."""
-    state[prefix + "weight"] = plain_weight(state[prefix + "weight"])
+    state[prefix + "weight"] = plain_weight(module.get_parameter("weight"))
 
 
 def _is_plain(weight: Any, dtypes: tuple[torch.dtype, ...]) -> bool:

@@ -14,7 +14,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForC
 from minikv import LLM, SamplingParams
 from minikv.errors import DoesNotFitError
 from minikv.models import cpu_modules
-from minikv.models.cpu_modules import plain_weight, use_faster_modules
+from minikv.models.cpu_modules import PackedWeight, plain_weight, use_faster_modules
 
 SIZES = {
     "vocab_size": 640,
@@ -39,21 +39,24 @@ def qwen3(tied: bool = False, dtype: torch.dtype = torch.float32) -> Qwen3ForCau
 def layouts(model: nn.Module) -> dict[str, bool]:
     """{linear layer: whether its weight is packed}."""
     return {
-        name: module.weight.layout != torch.strided
+        name: isinstance(module.weight, PackedWeight)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
     }
 
 
-@pytest.fixture(scope="module")
-def here():
-    """Skips where this torch or this processor cannot pack."""
+@pytest.fixture(params=["C", "oneDNN"])
+def here(request, monkeypatch):
+    """Weights are packed for one of the two; skips where this machine cannot."""
+    if request.param == "oneDNN":
+        monkeypatch.setenv("MINIKV_KERNELS", "reference")
     model = qwen3()
     with_packed = use_faster_modules(model)
-    packs = any(layouts(model).values())
+    weight = model.model.layers[0].mlp.up_proj.weight
+    packs = isinstance(weight, PackedWeight) and weight.is_mkldnn == (request.param == "oneDNN")
     with_packed.close()
     if not packs:
-        pytest.skip("oneDNN packs no weights here")
+        pytest.skip(f"{request.param} packs no weights here")
 
 
 def logits(model: nn.Module) -> torch.Tensor:
@@ -228,7 +231,7 @@ def test_a_layer_that_another_library_has_changed_is_left_to_it(here):
 MEMORY = """
 import gc, sys, torch
 from torch import nn
-from minikv.models.cpu_modules import use_faster_modules
+from minikv.models.cpu_modules import PackedWeight, use_faster_modules
 
 def resident():
     gc.collect()
@@ -236,12 +239,12 @@ def resident():
         return int(file.read().split()[1]) * 4096
 
 small = nn.Sequential(nn.Linear(512, 512, bias=False))
-use_faster_modules(small).close()  # oneDNN's own
+use_faster_modules(small).close()  # what is compiled
 model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(24)))  # 16 MiB each
 with torch.no_grad():
     before = resident()
     faster = use_faster_modules(model)
-    packed = sum(layer.weight.layout != torch.strided for layer in model)
+    packed = sum(isinstance(layer.weight, PackedWeight) for layer in model)
     meanwhile = resident()
     faster.close()
     print(packed, meanwhile - before, resident() - before)

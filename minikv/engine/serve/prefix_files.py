@@ -160,7 +160,7 @@ def identity_of(model: torch.nn.Module, layout: str) -> str:
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
-        tensor = plain_weight(local(tensor.detach()))  # another LLM may have packed it
+        tensor = local(plain_weight(tensor).detach())  # another LLM may have packed it
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         flat = tensor.contiguous().reshape(-1).view(torch.uint8)
         for start in range(0, len(flat), _PIECE):

@@ -1,0 +1,80 @@
+"""Linear layers in C: torch's product for any shape, and a row's result does not depend on the rows around it."""
+
+import pytest
+import torch
+
+from minikv.kernels.cpu import linear as in_c
+from tests.kernels.test_cpu_kernels import compiled_here
+
+pytestmark = compiled_here
+
+
+def made(rows: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows * 1000 + depth)
+    return torch.randn(rows, depth, generator=generator), torch.randn(rows, generator=generator)
+
+
+@pytest.mark.parametrize("depth", [1, 15, 16, 37, 256])
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 100])
+@pytest.mark.parametrize("count", [1, 5, 12, 13, 64])
+def test_it_is_the_product_in_float64_rounded(count, rows, depth):
+    weight, bias = made(rows, depth)
+    x, panels = made(count, depth)[0], in_c.pack(weight)
+    exact = x.double() @ weight.double().T
+    close = {"rtol": 1e-5, "atol": 1e-5 * depth**0.5}
+    torch.testing.assert_close(in_c.linear(x, panels, rows).double(), exact, **close)
+    torch.testing.assert_close(in_c.linear(x, panels, rows, bias).double(), exact + bias.double(), **close)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_alone_has_every_bit_that_it_has_among_others(threads):
+    weight, bias = made(100, 50)
+    x, panels, before = made(40, 50)[0], in_c.pack(weight), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = in_c.linear(x, panels, 100, bias)
+        for row in range(40):
+            assert torch.equal(in_c.linear(x[row : row + 1], panels, 100, bias)[0], together[row])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(1, 1), (32, 16), (33, 7), (640, 256)])
+def test_what_is_packed_comes_back_to_the_last_bit(rows, depth):
+    weight, _ = made(rows, depth)
+    assert torch.equal(in_c.unpack(in_c.pack(weight), rows), weight)
+    strided = weight.T.contiguous().T
+    assert torch.equal(in_c.unpack(in_c.pack(strided), rows), weight)
+
+
+def test_dimensions_and_strides_are_torchs():
+    weight, bias = made(33, 20)
+    panels = in_c.pack(weight)
+    x = torch.randn(3, 20, 5, generator=torch.Generator().manual_seed(0)).transpose(1, 2)
+    torch.testing.assert_close(
+        in_c.linear(x, panels, 33, bias), torch.nn.functional.linear(x, weight, bias), rtol=1e-5, atol=1e-5
+    )
+    assert in_c.linear(x[0, 0], panels, 33).shape == (33,)
+    assert in_c.linear(x[:0], panels, 33).shape == (0, 5, 33)
+    strided = torch.stack([bias, bias], 1)[:, 0]
+    assert torch.equal(in_c.linear(x, panels, 33, strided), in_c.linear(x, panels, 33, bias))
+
+
+def test_numbers_that_are_none_stay_in_their_row():
+    weight, _ = made(40, 64)
+    x, panels = made(14, 64)[0], in_c.pack(weight)
+    expected = in_c.linear(x, panels, 40)
+    x[3, 5], x[7, 9] = torch.nan, torch.inf
+    found = in_c.linear(x, panels, 40)
+    assert found[3].isnan().all()
+    assert not found[7].isfinite().any()
+    others = [row for row in range(14) if row not in (3, 7)]
+    assert torch.equal(found[others], expected[others])
+
+
+def test_only_float32_on_a_cpu_is_packed(monkeypatch):
+    weight, _ = made(64, 64)
+    assert in_c.pack(weight.bfloat16()) is None
+    assert in_c.pack(weight.to("meta")) is None
+    monkeypatch.setenv("MINIKV_KERNELS", "reference")
+    assert in_c.pack(weight) is None
