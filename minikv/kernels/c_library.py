@@ -76,7 +76,7 @@ def _name(command: list[str], source: Path) -> str:
         real,
         str(os.stat(real).st_mtime_ns),
         *platform.libc_ver(),
-        source.read_text("utf-8"),
+        *(each.read_text("utf-8") for each in (source, *sorted(source.parent.glob("*.h")))),
     ]
     of_processor = "model name", "flags", "Features", "CPU part"
     lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()

@@ -1,8 +1,8 @@
 """The choice of the implementation, and whether its arguments are checked, by two environment variables.
 
-``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU; on a CPU attention over float32 pages and RMS
-norms run in C, where there is a C compiler, and everything else in plain torch. ``reference`` runs plain torch
-everywhere, for comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
+``MINIKV_KERNELS``: if it is not set, the Triton kernels run on a GPU; on a CPU attention over float32 pages, RMS norms
+and linear layers run in C, where there is a C compiler, and everything else in plain torch. ``reference`` runs plain
+torch everywhere, for comparisons. ``triton`` runs the kernels everywhere; on a CPU that needs Triton's interpreter, so
 ``TRITON_INTERPRET=1`` must be set before Triton is imported.
 
 ``MINIKV_CHECKED``: the public functions of ``minikv.kernels`` always check their arguments. The caches and the models

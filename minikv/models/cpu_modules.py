@@ -1,10 +1,13 @@
-"""Modules of a model that compute the same in less time on a CPU: linear layers, and RMS norms. Lesson 13.
+"""Modules of a model that compute the same in less time on a CPU: linear layers, MLPs, RMS norms. Lesson 13.
 
 Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row. A product that reads it in the order in
 which it multiplies takes less time, so a weight is put in such an order once. In float32, where there is a C compiler,
 it is that of ``minikv.kernels.cpu.linear``; otherwise that of oneDNN. The packed weight takes the place of the plain
 one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same bytes
 in the same ``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
+
+MLPs: ``down_proj(silu(gate_proj(x)) * up_proj(x))`` in C multiplies with both weights at once, and what it gives is
+gated before it is written to memory.
 
 RMS norms: transformers spells one out in six operations over the hidden states. In C it is one, where there is a C
 compiler, and two passes are enough without.
@@ -38,10 +41,12 @@ WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 @dataclass
 class _Change:
     """How many users a changed module has; ``weight`` and ``hook`` of a linear layer: its own weight, emptied while a
-    packed one stands in its place (None where it is not packed), and what writes it into a ``state_dict``."""
+    packed one stands in its place (None where it is not packed), and what writes it into a ``state_dict``; ``panels``
+    of an MLP: those of its gate and of ``up_proj``, of which the packed weights of the two are views."""
 
     weight: nn.Parameter | None = None
     hook: Any = None
+    panels: Tensor | None = None
     users: int = 1
 
 
@@ -61,27 +66,38 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
 
     - ``nn.Linear`` on the CPU, in float32 or bfloat16, of ``LEAST_WEIGHTS`` or more. A latent layer's ``kv_b_proj``
       stays as it is, since attention reads its weight.
+    - MLPs of three such layers in float32, the activation SiLU, without a bias of the first two.
     - Classes named ``...RMSNorm``, in float32, that compute what ``torch.nn.functional.rms_norm`` does.
     """
     names = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
     memory = Counter(_address(each) for each in [*model.parameters(), *model.buffers()])
+
+    def alone(layer: Any) -> bool:
+        return names[id(layer.weight)] == memory[_address(layer.weight)] == 1
+
     changed: list[nn.Module] = []
+    mine: set[nn.Module] = set()  # layers that are changed with their MLP
     try:
         for name, module in model.named_modules():
+            if module in mine:
+                continue
             known = _CHANGES.get(module)
             if known is not None:
                 known.users += 1
                 changed.append(module)
                 continue
             own = module.__dict__.get("forward")
-            if getattr(own, "__func__", None) in (_linear_forward, _norm_forward):
+            if getattr(own, "__func__", None) in (_linear_forward, _mlp_forward, _norm_forward):
                 del module.forward  # of a copy of a changed model: its weights are plain
             elif own is not None:  # changed by another library
                 continue
             if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
-                alone = names[id(module.weight)] == memory[_address(module.weight)] == 1
-                if _change_linear(module, alone):
+                if _change_linear(module, alone(module)):
                     changed.append(module)
+            elif _has_gate(module) and all(alone(each) for each in _gate_and_up(module)):
+                if _change_mlp(module):
+                    mine.update(_gate_and_up(module))
+                    changed += [module, *_gate_and_up(module)]
             elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
                 changed.append(module)
         if any(isinstance(each, PackedWeight) for each in model.parameters()):
@@ -101,6 +117,12 @@ class PackedWeight(nn.Parameter):
     """A weight of ``rows`` rows in the order of C or of oneDNN. A copy of the model gets a plain one."""
 
     rows: int
+
+    @classmethod
+    def of(cls, packed: Tensor, rows: int) -> "PackedWeight":
+        weight = cls(packed, requires_grad=False)
+        weight.rows = rows
+        return weight
 
     def plain(self) -> Tensor:
         own = self.detach()
@@ -136,13 +158,19 @@ def _change_linear(module: nn.Linear, alone: bool) -> bool:
     except (StopIteration, AttributeError, RuntimeError):  # this torch or this processor has no such function
         return False
     if alone:
-        _CHANGES[module] = _Change(weight, module.register_state_dict_post_hook(_write_plain))
-        module.weight = used
-        weight.data = torch.empty(0, dtype=weight.dtype)
+        _put_packed(module, used)
     else:
         _CHANGES[module] = _Change()
-    module.forward = MethodType(_linear_forward, module)
+        module.forward = MethodType(_linear_forward, module)
     return True
+
+
+def _put_packed(module: nn.Linear, used: nn.Parameter) -> None:
+    own = module.weight
+    _CHANGES[module] = _Change(own, module.register_state_dict_post_hook(_write_plain))
+    module.weight = used
+    own.data = torch.empty(0, dtype=own.dtype)
+    module.forward = MethodType(_linear_forward, module)
 
 
 def _orders(weight: nn.Parameter, alone: bool) -> Iterator[nn.Parameter]:
@@ -153,9 +181,49 @@ def _orders(weight: nn.Parameter, alone: bool) -> Iterator[nn.Parameter]:
     for pack in (in_c.pack, lambda plain: torch.ops.mkldnn._reorder_linear_weight(plain, ROWS)):
         packed = pack(weight.detach())
         if packed is not None:
-            used = PackedWeight(packed, requires_grad=False)
-            used.rows = len(weight)
-            yield used
+            yield PackedWeight.of(packed, len(weight))
+
+
+def _has_gate(module: nn.Module) -> bool:
+    """Whether it may be an MLP that can be changed whole."""
+    layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    if not all(type(each) is nn.Linear and "forward" not in each.__dict__ for each in layers):
+        return False
+    return all(
+        each.bias is None
+        and _is_plain(each.weight, (torch.float32,))
+        and each.weight.numel() >= LEAST_WEIGHTS
+        for each in _gate_and_up(module)
+    )
+
+
+def _gate_and_up(mlp: Any) -> tuple[nn.Linear, nn.Linear]:
+    return mlp.gate_proj, mlp.up_proj
+
+
+def _change_mlp(module: Any) -> bool:
+    """False: the module is as it was."""
+    gate, up = _gate_and_up(module)
+    if gate.weight.shape != up.weight.shape:
+        return False
+    panels = in_c.pack(gate.weight.detach(), up.weight.detach())
+    if panels is None:
+        return False
+    rows = torch.linspace(-3, 3, 2 * gate.in_features).view(2, -1)
+    with torch.no_grad():
+        try:
+            plain = module(rows)
+            found = module.down_proj(in_c.linear(rows, panels, gate.out_features, gated=True))
+        except Exception:  # of another kind of MLP, which takes more than one tensor
+            return False
+    if not isinstance(plain, Tensor) or not _agree(found, plain):
+        return False
+    half = panels.shape[2] // 2
+    for layer, part in ((gate, panels[..., :half]), (up, panels[..., half:])):
+        _put_packed(layer, PackedWeight.of(part, layer.out_features))
+    _CHANGES[module] = _Change(panels=panels)
+    module.forward = MethodType(_mlp_forward, module)
+    return True
 
 
 def _change_norm(module: nn.Module) -> bool:
@@ -193,6 +261,8 @@ def _undo(modules: tuple[nn.Module, ...]) -> None:
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if isinstance(weight, PackedWeight) and not weight.is_mkldnn:
+        if not weight.is_contiguous():  # half of an MLP's panels, asked for alone
+            return linear(rows, weight.plain(), bias)
         return in_c.linear(rows, weight, weight.rows, bias)
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
@@ -200,9 +270,22 @@ def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
     """``nn.Linear.forward`` in C or by oneDNN. Where a gradient may be asked for, as ever."""
     weight = module.weight
-    if torch.is_grad_enabled() or input.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
+    if not _computes(input, weight.dtype):
         return linear(input, plain_weight(weight), module.bias)
     return _product(input, weight, module.bias)
+
+
+def _computes(x: Tensor, dtype: torch.dtype) -> bool:
+    return not torch.is_grad_enabled() and x.dtype == dtype and not torch.is_autocast_enabled("cpu")
+
+
+def _mlp_forward(module: Any, x: Tensor) -> Tensor:
+    """The MLP with its first two products in one. Where a gradient may be asked for, or a hook waits, as ever."""
+    change = _CHANGES.get(module)
+    watched = any(each._forward_hooks or each._forward_pre_hooks for each in module.children())
+    if change is None or change.panels is None or watched or not _computes(x, torch.float32):
+        return type(module).forward(module, x)
+    return module.down_proj(in_c.linear(x, change.panels, module.gate_proj.out_features, gated=True))
 
 
 def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:

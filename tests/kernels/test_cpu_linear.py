@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import silu
 
 from minikv.kernels.cpu import linear as in_c
 from tests.kernels.test_cpu_kernels import compiled_here
@@ -45,6 +46,29 @@ def test_what_is_packed_comes_back_to_the_last_bit(rows, depth):
     assert torch.equal(in_c.unpack(in_c.pack(weight), rows), weight)
     strided = weight.T.contiguous().T
     assert torch.equal(in_c.unpack(in_c.pack(strided), rows), weight)
+
+
+@pytest.mark.parametrize("depth", [1, 40])
+@pytest.mark.parametrize("rows", [1, 16, 17, 100])
+@pytest.mark.parametrize("count", [1, 13, 30])
+def test_gated_it_is_silu_of_the_first_product_times_the_second(count, rows, depth):
+    gate, other = made(rows, depth)[0], made(rows, depth + 1)[0][:, :depth]
+    x, panels = 3 * made(count, depth)[0], in_c.pack(gate, other)
+    exact = silu(x.double() @ gate.double().T) * (x.double() @ other.double().T)
+    found = in_c.linear(x, panels, rows, gated=True)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5 * exact.abs().max().item())
+    half = panels.shape[2] // 2
+    assert torch.equal(in_c.unpack(panels[..., :half], rows), gate)
+    assert torch.equal(in_c.unpack(panels[..., half:], rows), other)
+
+
+def test_a_gate_may_be_far_from_zero():
+    gate, other = torch.tensor([[1.0]]), torch.tensor([[2.0]])
+    x = torch.tensor(
+        [[0.0], [1e-30], [-1e-30], [20.0], [-20.0], [100.0], [-100.0], [1e19], [-1e19], [torch.nan]]
+    )
+    found = in_c.linear(x, in_c.pack(gate, other), 1, gated=True)
+    torch.testing.assert_close(found, silu(x) * 2 * x, rtol=1e-5, atol=1e-30, equal_nan=True)
 
 
 def test_dimensions_and_strides_are_torchs():

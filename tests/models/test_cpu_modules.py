@@ -184,6 +184,60 @@ def test_a_norm_that_differs_for_small_numbers_alone_stays_as_it_is():
     faster.close()
 
 
+class OwnMLP(nn.Module):
+    """Llama's MLP but for its activation, which the caller gives, and what a subclass makes of the product."""
+
+    def __init__(self, act_fn):
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(256, 640, bias=False) for _ in range(2))
+        self.down_proj, self.act_fn = nn.Linear(640, 256, bias=False), act_fn
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class UpGatedMLP(OwnMLP):
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.up_proj(x)) * self.gate_proj(x))
+
+
+@pytest.mark.parametrize(
+    ("mlp", "whole"),
+    [(OwnMLP(nn.SiLU()), True), (OwnMLP(nn.GELU()), False), (UpGatedMLP(nn.SiLU()), False)],
+    ids=["SiLU", "GELU", "the other is gated"],
+)
+@torch.no_grad()
+def test_an_mlp_is_computed_whole_where_silu_gates_the_first_product(mlp, whole, here):
+    x = torch.randn(3, 5, 256, generator=torch.Generator().manual_seed(0))
+    expected, gate = mlp(x), mlp.gate_proj.weight.clone()
+    faster = use_faster_modules(mlp)
+    in_c = mlp.down_proj.weight.is_mkldnn is False
+    assert ("forward" in mlp.__dict__) == (whole and in_c)
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mlp.gate_proj(x), nn.functional.linear(x, gate), rtol=1e-4, atol=1e-5)
+    again = use_faster_modules(mlp)
+    faster.close()
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-4, atol=1e-5)
+    again.close()
+    assert torch.equal(mlp.gate_proj.weight, gate)
+    assert not any("forward" in module.__dict__ for module in mlp.modules())
+
+
+@torch.no_grad()
+def test_a_hook_inside_an_mlp_is_called(here):
+    mlp, seen = OwnMLP(nn.SiLU()), []
+    faster = use_faster_modules(mlp)
+    x = torch.ones(2, 256)
+    expected = mlp(x)
+    handle = mlp.gate_proj.register_forward_hook(lambda module, args, output: seen.append(output))
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-4, atol=1e-5)
+    assert len(seen) == 1
+    handle.remove()
+    mlp(x)
+    assert len(seen) == 1
+    faster.close()
+
+
 def test_an_interrupt_meanwhile_leaves_no_layer_changed(here, monkeypatch):
     model, real, calls = qwen3(), cpu_modules._product, []
 
@@ -207,7 +261,11 @@ def test_a_product_that_is_not_there_or_is_wrong_changes_no_layer(wrong, monkeyp
             raise AttributeError("no such operator")
         return rows.new_zeros(len(rows), len(plain_weight(weight)))
 
+    def in_c(rows, panels, count, bias=None, *, gated=False):
+        return product(rows, rows.new_empty(count, 1), bias)
+
     monkeypatch.setattr(cpu_modules, "_product", product)
+    monkeypatch.setattr(cpu_modules.in_c, "linear", in_c)
     model = qwen3()
     before = logits(model)
     faster = use_faster_modules(model)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import silu
 
 from minikv.kernels.c_library import load
 from minikv.kernels.dispatch import runs_in_c
@@ -14,31 +15,36 @@ from minikv.kernels.dispatch import runs_in_c
 WITHIN = 1e-4  # of the first results, beside plain torch's
 
 
-def pack(weight: Tensor) -> Tensor | None:
-    """Return ``weight`` [N, K] as panels [N / columns, rounded up, K, columns]; None where C cannot serve.
+def pack(*weights: Tensor) -> Tensor | None:
+    """Return a weight [N, K] as panels [N / columns, rounded up, K, columns]; None where C cannot serve.
 
-    ``weight`` is float32 on the CPU. Columns past N are zeros.
+    Weights are float32 on the CPU. Columns past N are zeros. Of two weights each has half of a panel's columns.
     """
-    if not weight.is_cpu or weight.dtype != torch.float32 or not runs_in_c(weight.device):
+    if any(not each.is_cpu or each.dtype != torch.float32 for each in weights):
         return None
-    library = _compiled()
-    return None if library is None else _panels(weight, _columns(library))
+    library = _compiled() if runs_in_c(weights[0].device) else None
+    if library is None:
+        return None
+    return torch.cat([_panels(each, _columns(library) // len(weights)) for each in weights], 2)
 
 
 def unpack(panels: Tensor, rows: int) -> Tensor:
-    """Return the weight [N, K] of N = ``rows``."""
+    """Return the weight [N, K] of N = ``rows``; of two weights, ``panels`` are one half: ``[..., :columns // 2]``."""
     return panels.transpose(1, 2).reshape(-1, panels.shape[1])[:rows]
 
 
-def linear(x: Tensor, panels: Tensor, rows: int, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, panels: Tensor, rows: int, bias: Tensor | None = None, *, gated: bool = False
+) -> Tensor:
     """Return ``x @ weight.T + bias`` [..., N] of the weight [N, K] in ``panels``, with N = ``rows``.
 
-    ``x`` [..., K] and ``bias`` [N] are float32 on the CPU.
+    ``gated``: ``silu(x @ first.T) * (x @ second.T)`` of the two weights in ``panels``, without a bias. ``x`` [..., K]
+    and ``bias`` [N] are float32 on the CPU.
     """
-    return _run(_compiled(), x, panels, rows, bias)
+    return _run(_compiled(), x, panels, rows, bias, gated)
 
 
-def _run(library: Any, x: Tensor, panels: Tensor, rows: int, bias: Tensor | None) -> Tensor:
+def _run(library: Any, x: Tensor, panels: Tensor, rows: int, bias: Tensor | None, gated: bool) -> Tensor:
     x, depth = x.contiguous(), panels.shape[1]
     out = x.new_empty(*x.shape[:-1], rows)
     late = None if bias is None else bias.contiguous()
@@ -50,6 +56,7 @@ def _run(library: Any, x: Tensor, panels: Tensor, rows: int, bias: Tensor | None
         out.numel() // rows,
         rows,
         depth,
+        gated,
     )
     return out
 
@@ -75,7 +82,7 @@ def _compiled() -> Any:
     if library is None:
         return None
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.linear.argtypes = [pointer] * 4 + [count] * 3
+    library.linear.argtypes = [pointer] * 4 + [count] * 4
     library.linear.restype = None
     columns = _columns(library)
     with torch.device("cpu"):
@@ -84,9 +91,13 @@ def _compiled() -> Any:
             torch.randn(shape, generator=generator, dtype=torch.float32)
             for shape in ((25, 37), (columns + 3, 37), (columns + 3,))
         )
-        panels = _panels(weight, columns)
+        panels, pair = _panels(weight, columns), torch.cat([_panels(weight, columns // 2)] * 2, 2)
         for number in range(1, len(x) + 1):  # each height of a tile
-            found = _run(library, x[:number], panels, len(weight), bias)
-            if not torch.allclose(found, torch.addmm(bias, x[:number], weight.T), rtol=0, atol=WITHIN):
-                return None
+            rows, plain = x[:number], x[:number] @ weight.T
+            for found, expected in (
+                (_run(library, rows, panels, len(weight), bias, False), plain + bias),
+                (_run(library, rows, pair, len(weight), None, True), silu(plain) * plain),
+            ):
+                if not torch.allclose(found, expected, rtol=WITHIN, atol=WITHIN):
+                    return None
     return library
