@@ -1,6 +1,7 @@
 """Linear layers on a CPU by ``linear.c``: the weight in panels, each read from memory once for all rows."""
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def pack(*weights: Tensor) -> Tensor | None:
     library = _compiled() if runs_in_c(weights[0].device) else None
     if library is None:
         return None
-    return torch.cat([_panels(each, _columns(library) // len(weights)) for each in weights], 2)
+    return _panels(weights, _columns(library))
 
 
 def unpack(panels: Tensor, rows: int) -> Tensor:
@@ -61,14 +62,16 @@ def _run(library: Any, x: Tensor, panels: Tensor, rows: int, bias: Tensor | None
     return out
 
 
-def _panels(weight: Tensor, columns: int) -> Tensor:
-    rows, depth = weight.shape
-    whole = weight.new_zeros(-(-rows // columns), depth, columns)
-    full = rows // columns
-    whole[:full] = weight[: full * columns].view(full, columns, depth).transpose(1, 2)
-    if full * columns < rows:
-        whole[full, :, : rows - full * columns] = weight[full * columns :].T
-    return whole
+def _panels(weights: Sequence[Tensor], columns: int) -> Tensor:
+    rows, depth = weights[0].shape
+    each = columns // len(weights)
+    panels, full = weights[0].new_zeros(-(-rows // each), depth, columns), rows // each
+    for place, weight in enumerate(weights):
+        part = panels[..., place * each : (place + 1) * each]
+        part[:full] = weight[: full * each].view(full, each, depth).transpose(1, 2)
+        if full * each < rows:
+            part[full, :, : rows - full * each] = weight[full * each :].T
+    return panels
 
 
 def _columns(library: Any) -> int:
@@ -91,7 +94,7 @@ def _compiled() -> Any:
             torch.randn(shape, generator=generator, dtype=torch.float32)
             for shape in ((25, 37), (columns + 3, 37), (columns + 3,))
         )
-        panels, pair = _panels(weight, columns), torch.cat([_panels(weight, columns // 2)] * 2, 2)
+        panels, pair = _panels([weight], columns), _panels([weight, weight], columns)
         for number in range(1, len(x) + 1):  # each height of a tile
             rows, plain = x[:number], x[:number] @ weight.T
             for found, expected in (
