@@ -19,7 +19,7 @@ another ``forward`` until ``close``.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -75,16 +75,15 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
     def alone(layer: Any) -> bool:
         return names[id(layer.weight)] == memory[_address(layer.weight)] == 1
 
-    changed: list[nn.Module] = []
-    mine: set[nn.Module] = set()  # layers that are changed with their MLP
+    changed: dict[nn.Module, None] = {}
     try:
         for name, module in model.named_modules():
-            if module in mine:
+            if module in changed:  # with its MLP
                 continue
             known = _CHANGES.get(module)
             if known is not None:
                 known.users += 1
-                changed.append(module)
+                changed[module] = None
                 continue
             own = module.__dict__.get("forward")
             if getattr(own, "__func__", None) in (_linear_forward, _mlp_forward, _norm_forward):
@@ -92,20 +91,17 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
             elif own is not None:  # changed by another library
                 continue
             if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
-                if _change_linear(module, alone(module)):
-                    changed.append(module)
+                _change_linear(module, alone(module), changed)
             elif _has_gate(module) and all(alone(each) for each in _gate_and_up(module)):
-                if _change_mlp(module):
-                    mine.update(_gate_and_up(module))
-                    changed += [module, *_gate_and_up(module)]
-            elif type(module).__name__.endswith("RMSNorm") and _change_norm(module):
-                changed.append(module)
+                _change_mlp(module, changed)
+            elif type(module).__name__.endswith("RMSNorm"):
+                _change_norm(module, changed)
         if any(isinstance(each, PackedWeight) for each in model.parameters()):
             _copy_the_rest(model, memory)
     except BaseException:  # Ctrl+C, or no memory: none stays changed without a user
         _undo(tuple(changed))
         raise
-    return FasterModules(changed)
+    return FasterModules(list(changed))
 
 
 def plain_weight(weight: Tensor) -> Tensor:
@@ -144,33 +140,37 @@ def _copy_the_rest(model: nn.Module, memory: Counter[int]) -> None:
             each.data = each.data.clone()
 
 
-def _change_linear(module: nn.Linear, alone: bool) -> bool:
-    """``alone``: nothing else refers to the weight, so it may be packed. False: the module is as it was."""
+def _change_linear(module: nn.Linear, alone: bool, changed: dict[nn.Module, None]) -> None:
+    """``alone``: nothing else refers to the weight, so it may be packed."""
     weight = module.weight
     if not _is_plain(weight, tuple(WITHIN)) or weight.numel() < LEAST_WEIGHTS:
-        return False
-    rows = torch.linspace(-1, 1, 2 * module.in_features, dtype=weight.dtype).view(2, -1)
+        return
+    rows = _ramp(1, module.in_features, weight.dtype)
     plain = linear(rows, weight, module.bias)
     try:
         used = next(
             used for used in _orders(weight, alone) if _agree(_product(rows, used, module.bias), plain)
         )
     except (StopIteration, AttributeError, RuntimeError):  # this torch or this processor has no such function
-        return False
+        return
     if alone:
-        _put_packed(module, used)
+        _put_packed(module, used, changed)
     else:
-        _CHANGES[module] = _Change()
-        module.forward = MethodType(_linear_forward, module)
-    return True
+        _put(module, _linear_forward, _Change(), changed)
 
 
-def _put_packed(module: nn.Linear, used: nn.Parameter) -> None:
+def _put(module: nn.Module, forward: Callable, change: _Change, changed: dict[nn.Module, None]) -> None:
+    module.forward = MethodType(forward, module)
+    _CHANGES[module] = change
+    changed[module] = None
+
+
+def _put_packed(module: nn.Linear, used: nn.Parameter, changed: dict[nn.Module, None]) -> None:
     own = module.weight
-    _CHANGES[module] = _Change(own, module.register_state_dict_post_hook(_write_plain))
+    change = _Change(own, module.register_state_dict_post_hook(_write_plain))
+    _put(module, _linear_forward, change, changed)
     module.weight = used
-    own.data = torch.empty(0, dtype=own.dtype)
-    module.forward = MethodType(_linear_forward, module)
+    own.data = own.data.new_empty(0)
 
 
 def _orders(weight: nn.Parameter, alone: bool) -> Iterator[nn.Parameter]:
@@ -201,49 +201,48 @@ def _gate_and_up(mlp: Any) -> tuple[nn.Linear, nn.Linear]:
     return mlp.gate_proj, mlp.up_proj
 
 
-def _change_mlp(module: Any) -> bool:
-    """False: the module is as it was."""
+def _change_mlp(module: Any, changed: dict[nn.Module, None]) -> None:
     gate, up = _gate_and_up(module)
     if gate.weight.shape != up.weight.shape:
-        return False
+        return
     panels = in_c.pack(gate.weight.detach(), up.weight.detach())
     if panels is None:
-        return False
-    rows = torch.linspace(-3, 3, 2 * gate.in_features).view(2, -1)
+        return
+    rows = _ramp(3, gate.in_features, torch.float32)
     with torch.no_grad():
         try:
             plain = module(rows)
             found = module.down_proj(in_c.linear(rows, panels, gate.out_features, gated=True))
         except Exception:  # of another kind of MLP, which takes more than one tensor
-            return False
+            return
     if not isinstance(plain, Tensor) or not _agree(found, plain):
-        return False
+        return
     half = panels.shape[2] // 2
     for layer, part in ((gate, panels[..., :half]), (up, panels[..., half:])):
-        _put_packed(layer, PackedWeight.of(part, layer.out_features))
-    _CHANGES[module] = _Change(panels=panels)
-    module.forward = MethodType(_mlp_forward, module)
-    return True
+        _put_packed(layer, PackedWeight.of(part, layer.out_features), changed)
+    _put(module, _mlp_forward, _Change(panels=panels), changed)
 
 
-def _change_norm(module: nn.Module) -> bool:
-    """False: the module is as it was."""
+def _change_norm(module: nn.Module, changed: dict[nn.Module, None]) -> None:
     weight: Any = getattr(module, "weight", None)
     eps = _eps(module)
     if not isinstance(eps, float) or not _is_plain(weight, (torch.float32,)) or weight.dim() != 1:
-        return False
-    rows = torch.linspace(-2, 3, 2 * len(weight)).view(2, -1)
+        return
+    rows = 0.5 + _ramp(2.5, len(weight), torch.float32)
     rows = torch.cat([rows, rows * 1e-3])  # so small that it matters where ``eps`` is added
     with torch.no_grad():
         try:
             plain = module(rows)
         except Exception:  # of another kind of norm, which takes more than one tensor
-            return False
+            return
         if not isinstance(plain, Tensor) or not _agree(_normed(rows, weight, eps), plain):
-            return False
-    _CHANGES[module] = _Change()
-    module.forward = MethodType(_norm_forward, module)
-    return True
+            return
+    _put(module, _norm_forward, _Change(), changed)
+
+
+def _ramp(most: float, width: int, dtype: torch.dtype) -> Tensor:
+    """[2, ``width``]: numbers from ``-most`` to ``most``, whatever torch's defaults are."""
+    return torch.linspace(-most, most, 2 * width, dtype=dtype, device="cpu").view(2, -1)
 
 
 def _undo(modules: tuple[nn.Module, ...]) -> None:
@@ -270,22 +269,26 @@ def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
     """``nn.Linear.forward`` in C or by oneDNN. Where a gradient may be asked for, as ever."""
     weight = module.weight
-    if not _computes(input, weight.dtype):
+    if not _computes(input, module.in_features, weight.dtype):
         return linear(input, plain_weight(weight), module.bias)
     return _product(input, weight, module.bias)
 
 
-def _computes(x: Tensor, dtype: torch.dtype) -> bool:
-    return not torch.is_grad_enabled() and x.dtype == dtype and not torch.is_autocast_enabled("cpu")
+def _computes(x: Tensor, width: int, dtype: torch.dtype) -> bool:
+    """Whether the faster way takes ``x``. What it does not take gets torch's own result, or its error."""
+    plain = x.is_cpu and x.dtype == dtype and x.shape[-1] == width
+    return plain and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
 
 
 def _mlp_forward(module: Any, x: Tensor) -> Tensor:
     """The MLP with its first two products in one. Where a gradient may be asked for, or a hook waits, as ever."""
     change = _CHANGES.get(module)
     watched = any(each._forward_hooks or each._forward_pre_hooks for each in module.children())
-    if change is None or change.panels is None or watched or not _computes(x, torch.float32):
+    gate = module.gate_proj
+    fits = _computes(x, gate.in_features, torch.float32)
+    if change is None or change.panels is None or watched or not fits:
         return type(module).forward(module, x)
-    return module.down_proj(in_c.linear(x, change.panels, module.gate_proj.out_features, gated=True))
+    return module.down_proj(in_c.linear(x, change.panels, gate.out_features, gated=True))
 
 
 def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:

@@ -238,16 +238,17 @@ def test_a_hook_inside_an_mlp_is_called(here):
     faster.close()
 
 
-def test_an_interrupt_meanwhile_leaves_no_layer_changed(here, monkeypatch):
-    model, real, calls = qwen3(), cpu_modules._product, []
+@pytest.mark.parametrize("place", [3, 9, 13])
+def test_an_interrupt_meanwhile_leaves_no_layer_changed(place, here, monkeypatch):
+    model, real, calls = qwen3(), cpu_modules.MethodType, []
 
-    def product(*args):
+    def method(*args):
         calls.append(args)
-        if len(calls) == 3:
+        if len(calls) == place:
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(cpu_modules, "_product", product)
+    monkeypatch.setattr(cpu_modules, "MethodType", method)
     with pytest.raises(KeyboardInterrupt):
         use_faster_modules(model)
     assert not any(layouts(model).values())
@@ -271,6 +272,39 @@ def test_a_product_that_is_not_there_or_is_wrong_changes_no_layer(wrong, monkeyp
     faster = use_faster_modules(model)
     assert not any(layouts(model).values())
     torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-6)
+    faster.close()
+
+
+@torch.no_grad()
+def test_what_a_product_cannot_take_gets_torchs_own_error(here):
+    layer = nn.Linear(256, 640)
+    mlp = OwnMLP(nn.SiLU())
+    model = nn.ModuleList([layer, mlp])
+    faster = use_faster_modules(model)
+    for module in (layer, mlp):
+        with pytest.raises(RuntimeError, match="shapes"):
+            module(torch.ones(2, 255))
+        with pytest.raises(RuntimeError, match="dtype"):
+            module(torch.ones(2, 256, dtype=torch.float64))
+    faster.close()
+
+
+@pytest.mark.parametrize("changed", ["dtype", "device"])
+@torch.no_grad()
+def test_torchs_defaults_do_not_matter(changed, here):
+    model = qwen3()
+    before = logits(model)
+    try:
+        if changed == "dtype":
+            torch.set_default_dtype(torch.bfloat16)
+        else:
+            torch.set_default_device("meta")
+        faster = use_faster_modules(model)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert layouts(model)["model.layers.0.mlp.up_proj"]
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-5)
     faster.close()
 
 
