@@ -26,7 +26,7 @@ PROMPT, SETTLE = 100, 6
 FEW, MANY = 8, 64
 WHOLE = "the rest of the engine"
 PARTS = {
-    "products of the weights": ("minikv.models.cpu_modules:_product",),
+    "products of the weights": ("minikv.models.cpu_modules:_product", "minikv.models.cpu_modules:_gated"),
     "attention over the pages": ("minikv.kernels.cpu:paged_decode",),
     "norms": ("minikv.models.cpu_modules:_normed",),
     "K and V stored": ("minikv.models.hf_cache:store_kv",),

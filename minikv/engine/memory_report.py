@@ -219,7 +219,7 @@ def memory_report(llm: "LLM") -> MemoryReport:
     capacity = 0 if isinstance(cache, StatePages) else _arena_of(cache).capacity
     found = [local(each) for each in llm.model.parameters() if each.device == cache.device]
     parameters = [each for each in found if each.layout is not torch._mkldnn]
-    # A packed weight of a CPU (minikv.models.cpu_modules) has no address. It is in memory, and no view shares it.
+    # A weight that oneDNN has packed (minikv.models.cpu_modules) has no address, and no view shares it.
     packed = sum(each.nbytes for each in found if each.layout is torch._mkldnn)
     buffers = [each for each in llm.model.buffers() if each.device == cache.device]
     weights = extents(parameters)

@@ -1,8 +1,8 @@
 """A C source, compiled by the C compiler of this machine when it is first needed, as Triton compiles for a GPU.
 
-The library is kept in the user's cache folder, under a name that stands for the source, the constants, the compiler and
-the processor, so that it is compiled once. It shares the threads of torch: OpenMP's symbols are those of the library
-that torch has loaded, so no second pool of threads waits beside the first.
+The library is kept in the user's cache folder, under a name that stands for the source with its headers, the constants,
+the compiler and the processor, so that it is compiled once. It shares the threads of torch: OpenMP's symbols are those
+of the library that torch has loaded, so no second pool of threads waits beside the first.
 """
 
 import ctypes

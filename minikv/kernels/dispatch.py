@@ -11,7 +11,8 @@ the implementation, and no argument is checked twice. With ``1`` they get the pu
 checked; the tests and the notebooks run so. ``values`` is like ``1``, but also reads the values of tables, lengths and
 slots on a GPU, which makes the CPU wait for it at every call and cannot be captured in a CUDA graph.
 
-Both are read at each call, so a test or a debugging session can switch them between two calls. Reading one takes a
+Both are read at each call, so a test or a debugging session can switch them between two calls; linear layers are chosen
+when an ``LLM`` opens. Reading one takes a
 microsecond; the smallest kernel takes some tens.
 """
 

@@ -3,7 +3,7 @@
 Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row. A product that reads it in the order in
 which it multiplies takes less time, so a weight is put in such an order once. In float32, where there is a C compiler,
 it is that of ``minikv.kernels.cpu.linear``; otherwise that of oneDNN. The packed weight takes the place of the plain
-one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same bytes
+one, so that nothing is kept twice, not in a mapped file either, and ``close`` puts the plain one back: the same values
 in the same ``Parameter``. A weight that an embedding shares stays as it is, and oneDNN reads it in rows.
 
 MLPs: ``down_proj(silu(gate_proj(x)) * up_proj(x))`` in C multiplies with both weights at once, and what it gives is
@@ -35,6 +35,7 @@ from minikv.kernels.cpu.norm import rms_norm
 LEAST_WEIGHTS = 2**17  # of a linear layer: below, what a call costs is more than it saves
 ROWS = 64  # oneDNN's order is chosen for a product with so many rows, and serves other numbers
 # Another order of the same sums. Results in bfloat16 are rounded themselves, to 1 part in 256.
+READ_BY_OTHERS = ("kv_b_proj", "dt_proj")  # linear layers with a weight that attention or a scan reads
 WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
@@ -42,11 +43,12 @@ WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 class _Change:
     """How many users a changed module has; ``weight`` and ``hook`` of a linear layer: its own weight, emptied while a
     packed one stands in its place (None where it is not packed), and what writes it into a ``state_dict``; ``panels``
-    of an MLP: those of its gate and of ``up_proj``, of which the packed weights of the two are views."""
+    of an MLP: those of its gate and of ``up_proj``, of which ``halves``, the packed weights of the two, are views."""
 
     weight: nn.Parameter | None = None
     hook: Any = None
     panels: Tensor | None = None
+    halves: tuple[nn.Parameter, ...] = ()
     users: int = 1
 
 
@@ -64,8 +66,7 @@ class FasterModules:
 def use_faster_modules(model: nn.Module) -> FasterModules:
     """Change those modules of ``model`` that gain by it. Asked again, a module stays changed until all users closed.
 
-    - ``nn.Linear`` on the CPU, in float32 or bfloat16, of ``LEAST_WEIGHTS`` or more. A latent layer's ``kv_b_proj``
-      stays as it is, since attention reads its weight.
+    - ``nn.Linear`` on the CPU, in float32 or bfloat16, of ``LEAST_WEIGHTS`` or more, but for ``READ_BY_OTHERS``.
     - MLPs of three such layers in float32, the activation SiLU, without a bias of the first two.
     - Classes named ``...RMSNorm``, in float32, that compute what ``torch.nn.functional.rms_norm`` does.
     """
@@ -75,6 +76,9 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
     def alone(layer: Any) -> bool:
         return names[id(layer.weight)] == memory[_address(layer.weight)] == 1
 
+    for module in model.modules():
+        if module not in _CHANGES and _own(module) in (_linear_forward, _mlp_forward, _norm_forward):
+            del module.forward  # of a copy of a changed model: its weights are plain
     changed: dict[nn.Module, None] = {}
     try:
         for name, module in model.named_modules():
@@ -85,12 +89,9 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
                 known.users += 1
                 changed[module] = None
                 continue
-            own = module.__dict__.get("forward")
-            if getattr(own, "__func__", None) in (_linear_forward, _mlp_forward, _norm_forward):
-                del module.forward  # of a copy of a changed model: its weights are plain
-            elif own is not None:  # changed by another library
+            if "forward" in module.__dict__:  # changed by another library
                 continue
-            if type(module) is nn.Linear and not name.endswith("kv_b_proj"):
+            if type(module) is nn.Linear and not name.endswith(READ_BY_OTHERS):
                 _change_linear(module, alone(module), changed)
             elif _has_gate(module) and all(alone(each) for each in _gate_and_up(module)):
                 _change_mlp(module, changed)
@@ -98,10 +99,10 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
                 _change_norm(module, changed)
         if any(isinstance(each, PackedWeight) for each in model.parameters()):
             _copy_the_rest(model, memory)
+        return FasterModules(list(changed))
     except BaseException:  # Ctrl+C, or no memory: none stays changed without a user
         _undo(tuple(changed))
         raise
-    return FasterModules(list(changed))
 
 
 def plain_weight(weight: Tensor) -> Tensor:
@@ -110,14 +111,18 @@ def plain_weight(weight: Tensor) -> Tensor:
 
 
 class PackedWeight(nn.Parameter):
-    """A weight of ``rows`` rows in the order of C or of oneDNN. A copy of the model gets a plain one."""
+    """A weight of ``rows`` rows in the order of C or of oneDNN. A copy of the model gets a plain one.
+
+    ``half``: it is half of an MLP's panels, which C multiplies with whole.
+    """
 
     rows: int
+    half: bool
 
     @classmethod
-    def of(cls, packed: Tensor, rows: int) -> "PackedWeight":
+    def of(cls, packed: Tensor, rows: int, half: bool = False) -> "PackedWeight":
         weight = cls(packed, requires_grad=False)
-        weight.rows = rows
+        weight.rows, weight.half = rows, half
         return weight
 
     def plain(self) -> Tensor:
@@ -146,8 +151,8 @@ def _change_linear(module: nn.Linear, alone: bool, changed: dict[nn.Module, None
     if not _is_plain(weight, tuple(WITHIN)) or weight.numel() < LEAST_WEIGHTS:
         return
     rows = _ramp(1, module.in_features, weight.dtype)
-    plain = linear(rows, weight, module.bias)
     try:
+        plain = linear(rows, weight, module.bias)
         used = next(
             used for used in _orders(weight, alone) if _agree(_product(rows, used, module.bias), plain)
         )
@@ -160,15 +165,15 @@ def _change_linear(module: nn.Linear, alone: bool, changed: dict[nn.Module, None
 
 
 def _put(module: nn.Module, forward: Callable, change: _Change, changed: dict[nn.Module, None]) -> None:
-    module.forward = MethodType(forward, module)
+    changed[module] = None  # first, so that an interrupt finds what to undo
     _CHANGES[module] = change
-    changed[module] = None
+    module.forward = MethodType(forward, module)
 
 
 def _put_packed(module: nn.Linear, used: nn.Parameter, changed: dict[nn.Module, None]) -> None:
     own = module.weight
-    change = _Change(own, module.register_state_dict_post_hook(_write_plain))
-    _put(module, _linear_forward, change, changed)
+    _put(module, _linear_forward, change := _Change(own), changed)
+    change.hook = module.register_state_dict_post_hook(_write_plain)
     module.weight = used
     own.data = own.data.new_empty(0)
 
@@ -187,7 +192,9 @@ def _orders(weight: nn.Parameter, alone: bool) -> Iterator[nn.Parameter]:
 def _has_gate(module: nn.Module) -> bool:
     """Whether it may be an MLP that can be changed whole."""
     layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not all(type(each) is nn.Linear and "forward" not in each.__dict__ for each in layers):
+    if not all(type(each) is nn.Linear and "forward" not in each.__dict__ for each in layers) or _watched(
+        module
+    ):
         return False
     return all(
         each.bias is None
@@ -208,19 +215,23 @@ def _change_mlp(module: Any, changed: dict[nn.Module, None]) -> None:
     panels = in_c.pack(gate.weight.detach(), up.weight.detach())
     if panels is None:
         return
-    rows = _ramp(3, gate.in_features, torch.float32)
-    with torch.no_grad():
-        try:
-            plain = module(rows)
-            found = module.down_proj(in_c.linear(rows, panels, gate.out_features, gated=True))
-        except Exception:  # of another kind of MLP, which takes more than one tensor
+    for most in (3, 3e4):  # also where a limit or another activation shows
+        rows = _ramp(most, gate.in_features, torch.float32)
+        with torch.no_grad():
+            try:
+                plain = type(module).forward(module, rows)
+                found = module.down_proj(_gated(rows, panels, gate.out_features))
+            except Exception:  # of another kind of MLP, which takes more than one tensor
+                return
+        if not isinstance(plain, Tensor) or not _agree(found, plain):
             return
-    if not isinstance(plain, Tensor) or not _agree(found, plain):
-        return
     half = panels.shape[2] // 2
-    for layer, part in ((gate, panels[..., :half]), (up, panels[..., half:])):
-        _put_packed(layer, PackedWeight.of(part, layer.out_features), changed)
-    _put(module, _mlp_forward, _Change(panels=panels), changed)
+    halves = [
+        PackedWeight.of(part, gate.out_features, True) for part in (panels[..., :half], panels[..., half:])
+    ]
+    for layer, part in zip((gate, up), halves, strict=True):
+        _put_packed(layer, part, changed)
+    _put(module, _mlp_forward, _Change(panels=panels, halves=tuple(halves)), changed)
 
 
 def _change_norm(module: nn.Module, changed: dict[nn.Module, None]) -> None:
@@ -232,7 +243,7 @@ def _change_norm(module: nn.Module, changed: dict[nn.Module, None]) -> None:
     rows = torch.cat([rows, rows * 1e-3])  # so small that it matters where ``eps`` is added
     with torch.no_grad():
         try:
-            plain = module(rows)
+            plain = type(module).forward(module, rows)
         except Exception:  # of another kind of norm, which takes more than one tensor
             return
         if not isinstance(plain, Tensor) or not _agree(_normed(rows, weight, eps), plain):
@@ -247,23 +258,33 @@ def _ramp(most: float, width: int, dtype: torch.dtype) -> Tensor:
 
 def _undo(modules: tuple[nn.Module, ...]) -> None:
     for module in modules:
-        change = _CHANGES[module]
+        change = _CHANGES.get(module)
+        if change is None:  # interrupted before it was changed
+            continue
         change.users -= 1
         if change.users:
             continue
-        del _CHANGES[module], module.forward
-        if change.weight is not None:
+        del _CHANGES[module]
+        module.__dict__.pop("forward", None)
+        if change.hook is not None:
             change.hook.remove()
+        if change.weight is not None:
             change.weight.data = plain_weight(module.get_parameter("weight"))
             module.weight = change.weight
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if isinstance(weight, PackedWeight) and not weight.is_mkldnn:
-        if not weight.is_contiguous():  # half of an MLP's panels, asked for alone
+        if (
+            weight.half or weight.dtype != torch.float32 or not weight.is_contiguous()
+        ):  # or converted meanwhile
             return linear(rows, weight.plain(), bias)
         return in_c.linear(rows, weight, weight.rows, bias)
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+
+
+def _gated(rows: Tensor, panels: Tensor, width: int) -> Tensor:
+    return in_c.linear(rows, panels, width, gated=True)
 
 
 def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
@@ -282,13 +303,26 @@ def _computes(x: Tensor, width: int, dtype: torch.dtype) -> bool:
 
 def _mlp_forward(module: Any, x: Tensor) -> Tensor:
     """The MLP with its first two products in one. Where a gradient may be asked for, or a hook waits, as ever."""
-    change = _CHANGES.get(module)
-    watched = any(each._forward_hooks or each._forward_pre_hooks for each in module.children())
-    gate = module.gate_proj
-    fits = _computes(x, gate.in_features, torch.float32)
-    if change is None or change.panels is None or watched or not fits:
+    change, layers = _CHANGES.get(module), _gate_and_up(module)
+    if change is None or change.panels is None or _watched(module):
         return type(module).forward(module, x)
-    return module.down_proj(in_c.linear(x, change.panels, gate.out_features, gated=True))
+    ours = all(
+        layer.weight is half and half.dtype == torch.float32 and _own(layer) is _linear_forward
+        for layer, half in zip(layers, change.halves, strict=True)
+    )
+    if not ours or not _computes(x, layers[0].in_features, torch.float32):
+        return type(module).forward(module, x)
+    return module.down_proj(_gated(x, change.panels, layers[0].out_features))
+
+
+def _watched(module: nn.Module) -> bool:
+    """Whether a hook waits for what a layer inside ``module`` gets or gives."""
+    return any(each._forward_hooks or each._forward_pre_hooks for each in module.children())
+
+
+def _own(module: nn.Module) -> Callable | None:
+    """The function that was put in place of the module's ``forward``."""
+    return getattr(module.__dict__.get("forward"), "__func__", None)
 
 
 def _norm_forward(module: Any, hidden_states: Tensor) -> Tensor:

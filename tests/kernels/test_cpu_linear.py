@@ -45,7 +45,9 @@ def test_what_is_packed_comes_back_to_the_last_bit(rows, depth):
     weight, _ = made(rows, depth)
     assert torch.equal(in_c.unpack(in_c.pack(weight), rows), weight)
     strided = weight.T.contiguous().T
-    assert torch.equal(in_c.unpack(in_c.pack(strided), rows), weight)
+    found = in_c.unpack(in_c.pack(strided), rows)
+    assert torch.equal(found, weight)
+    assert found.untyped_storage().nbytes() == weight.nbytes
 
 
 @pytest.mark.parametrize("depth", [1, 40])
@@ -94,6 +96,14 @@ def test_numbers_that_are_none_stay_in_their_row():
     assert not found[7].isfinite().any()
     others = [row for row in range(14) if row not in (3, 7)]
     assert torch.equal(found[others], expected[others])
+
+
+def test_the_first_product_may_be_under_autocast():
+    weight, _ = made(64, 64)
+    in_c._compiled.cache_clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert in_c.pack(weight) is not None
+    in_c._compiled.cache_clear()
 
 
 def test_only_float32_on_a_cpu_is_packed(monkeypatch):

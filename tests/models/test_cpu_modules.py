@@ -201,10 +201,23 @@ class UpGatedMLP(OwnMLP):
         return self.down_proj(self.act_fn(self.up_proj(x)) * self.gate_proj(x))
 
 
+class ClampedMLP(OwnMLP):
+    """As DeepSeek-V4's: what is far from zero is cut."""
+
+    def forward(self, x):
+        gate = self.gate_proj(x).clamp(max=10)
+        return self.down_proj(self.act_fn(gate) * self.up_proj(x).clamp(-10, 10))
+
+
 @pytest.mark.parametrize(
     ("mlp", "whole"),
-    [(OwnMLP(nn.SiLU()), True), (OwnMLP(nn.GELU()), False), (UpGatedMLP(nn.SiLU()), False)],
-    ids=["SiLU", "GELU", "the other is gated"],
+    [
+        (OwnMLP(nn.SiLU()), True),
+        (OwnMLP(nn.GELU()), False),
+        (UpGatedMLP(nn.SiLU()), False),
+        (ClampedMLP(nn.SiLU()), False),
+    ],
+    ids=["SiLU", "GELU", "the other is gated", "clamped"],
 )
 @torch.no_grad()
 def test_an_mlp_is_computed_whole_where_silu_gates_the_first_product(mlp, whole, here):
@@ -223,6 +236,55 @@ def test_an_mlp_is_computed_whole_where_silu_gates_the_first_product(mlp, whole,
     assert not any("forward" in module.__dict__ for module in mlp.modules())
 
 
+@pytest.mark.parametrize("what", ["another layer", "another forward", "another weight"])
+@torch.no_grad()
+def test_what_is_put_into_an_mlp_meanwhile_is_used(what, here):
+    mlp, x = OwnMLP(nn.SiLU()), torch.ones(2, 256)
+    faster, layer = use_faster_modules(mlp), mlp.gate_proj
+    if what == "another layer":
+        mlp.gate_proj = nn.Linear(256, 640, bias=False)
+        plain = mlp.gate_proj.weight
+    elif what == "another forward":
+        layer.forward = lambda x: nn.functional.linear(x, plain)
+        plain = torch.ones(640, 256) / 256
+    else:
+        layer.weight = nn.Parameter(plain := torch.ones(640, 256) / 256, requires_grad=False)
+    expected = mlp.down_proj(nn.functional.silu(nn.functional.linear(x, plain)) * mlp.up_proj(x))
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-4, atol=1e-5)
+    del faster
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@torch.no_grad()
+def test_a_model_that_is_converted_while_packed_in_c_computes_with_what_it_has(dtype, here):
+    mlp, x = OwnMLP(nn.SiLU()), torch.ones(2, 256)
+    expected = mlp(x)
+    faster = use_faster_modules(mlp)
+    if not mlp.down_proj.weight.is_mkldnn:
+        torch.testing.assert_close(mlp.to(dtype)(x.to(dtype)).float(), expected, rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(mlp.float()(x), expected, rtol=5e-2, atol=5e-2)
+    del faster
+
+
+@torch.no_grad()
+def test_a_copy_is_changed_whole_too(here):
+    mlp = OwnMLP(nn.SiLU())
+    faster = use_faster_modules(mlp)
+    copied = copy.deepcopy(mlp)
+    again = use_faster_modules(copied)
+    assert ("forward" in copied.__dict__) == ("forward" in mlp.__dict__)
+    torch.testing.assert_close(copied(x := torch.ones(2, 256)), mlp(x), rtol=1e-5, atol=1e-6)
+    again.close()
+    faster.close()
+
+
+def test_a_weight_that_others_read_stays_in_rows(here):
+    model = nn.ModuleDict({name: nn.Linear(512, 512) for name in ("q_proj", "dt_proj", "kv_b_proj")})
+    faster = use_faster_modules(model)
+    assert layouts(model) == {"q_proj": True, "dt_proj": False, "kv_b_proj": False}
+    faster.close()
+
+
 @torch.no_grad()
 def test_a_hook_inside_an_mlp_is_called(here):
     mlp, seen = OwnMLP(nn.SiLU()), []
@@ -238,7 +300,7 @@ def test_a_hook_inside_an_mlp_is_called(here):
     faster.close()
 
 
-@pytest.mark.parametrize("place", [3, 9, 13])
+@pytest.mark.parametrize("place", [1, 3, 9, 13])
 def test_an_interrupt_meanwhile_leaves_no_layer_changed(place, here, monkeypatch):
     model, real, calls = qwen3(), cpu_modules.MethodType, []
 

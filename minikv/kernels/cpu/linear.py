@@ -31,7 +31,8 @@ def pack(*weights: Tensor) -> Tensor | None:
 
 def unpack(panels: Tensor, rows: int) -> Tensor:
     """Return the weight [N, K] of N = ``rows``; of two weights, ``panels`` are one half: ``[..., :columns // 2]``."""
-    return panels.transpose(1, 2).reshape(-1, panels.shape[1])[:rows]
+    found = panels.transpose(1, 2).reshape(-1, panels.shape[1])
+    return found if len(found) == rows else found[:rows].clone()
 
 
 def linear(
@@ -88,18 +89,18 @@ def _compiled() -> Any:
     library.linear.argtypes = [pointer] * 4 + [count] * 4
     library.linear.restype = None
     columns = _columns(library)
-    with torch.device("cpu"):
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False):
         generator = torch.Generator("cpu").manual_seed(0)
-        x, weight, bias = (
+        x, weight, gate, bias = (
             torch.randn(shape, generator=generator, dtype=torch.float32)
-            for shape in ((25, 37), (columns + 3, 37), (columns + 3,))
+            for shape in ((25, 37), (columns + 3, 37), (columns + 3, 37), (columns + 3,))
         )
-        panels, pair = _panels([weight], columns), _panels([weight, weight], columns)
+        panels, pair = _panels([weight], columns), _panels([gate, weight], columns)
         for number in range(1, len(x) + 1):  # each height of a tile
             rows, plain = x[:number], x[:number] @ weight.T
             for found, expected in (
                 (_run(library, rows, panels, len(weight), bias, False), plain + bias),
-                (_run(library, rows, pair, len(weight), None, True), silu(plain) * plain),
+                (_run(library, rows, pair, len(weight), None, True), silu(rows @ gate.T) * plain),
             ):
                 if not torch.allclose(found, expected, rtol=WITHIN, atol=WITHIN):
                     return None
