@@ -131,21 +131,26 @@ def section(name: str, told: dict[str, Any], lang: str = "en") -> list[str]:
         goal = goal_in(lang, row["goal"])
         cells = (row["claim"], ours, f"{peer} ({row['peer_name']})", number(row["ratio"]), goal)
         lines.append("| " + " | ".join([*map(plain, cells), mark]) + " |")
-    by_load = {row["claim"]: row["details"] for row in told["rows"] if RATES in row.get("details", {})}
-    return [*lines, *side_by_side(by_load, lang)]
+    return [*lines, *side_by_side(told["rows"], lang)]
 
 
-def side_by_side(by_load: dict[str, dict[str, Any]], lang: str = "en") -> list[str]:
-    """A table of tokens a second and shares of the floor, a line a load, a column an engine; nothing without loads."""
-    if not by_load:
-        return []
-    engines = list(dict.fromkeys(engine for details in by_load.values() for engine in details[RATES]))
-    lines = ["", WORDS[lang]["loads"], "", "| | " + " | ".join(map(plain, engines)) + " |"]
-    lines.append("|---" * (len(engines) + 1) + "|")
-    for load, details in by_load.items():
-        rates, shares = details[RATES], details[SHARES]
-        figures = (f"{number(rates[each])} ({shares[each]:.1%})" if each in rates else "" for each in engines)
-        lines.append("| " + " | ".join([plain(load), *figures]) + " |")
+def side_by_side(rows: list[dict[str, Any]], lang: str = "en") -> list[str]:
+    """Tables of tokens a second and shares of the floor: a line a load, a column an engine.
+
+    There is a table for each set of engines that ran side by side; none for rows without such figures.
+    """
+    races: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if RATES in (details := row.get("details", {})):
+            races.setdefault(tuple(details[RATES]), {})[row["claim"]] = details
+    lines: list[str] = []
+    for engines, by_load in races.items():
+        lines += ["", WORDS[lang]["loads"], "", "| | " + " | ".join(map(plain, engines)) + " |"]
+        lines.append("|---" * (len(engines) + 1) + "|")
+        for load, details in by_load.items():
+            rates, shares = details[RATES], details[SHARES]
+            figures = (f"{number(rates[each])} ({shares[each]:.1%})" for each in engines)
+            lines.append("| " + " | ".join([plain(load), *figures]) + " |")
     return lines
 
 
