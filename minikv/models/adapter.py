@@ -23,6 +23,7 @@ from minikv.models.measured import carries_states, measure, state_shapes
 from minikv.models.sharding import check_shard, ranks_of
 from minikv.models.takes_cache import TakesCache
 from minikv.models.trial import Forward, blocks_needed, hold_against_own, hold_together
+from minikv.models.wanted import forward
 from minikv.plan.spec.cache_spec import CacheSpec
 
 Reads = Literal["auto", "paged", "gather"]
@@ -107,14 +108,15 @@ class Adapter:
         shape = (-1, 1) if across else (1, -1)
         keeps = "logits_to_keep" in self._accepts and not across
         told = {"batch": batch} if self.reads == "paged" else {"attention_mask": held.mask()}
-        out = self._takes.run(
-            self.model,
-            held,
-            input_ids=ids.view(shape),
-            position_ids=batch.positions.view(shape),
-            **told,
-            **({"logits_to_keep": batch.last} if keeps else {}),
-        )
+        with forward():
+            out = self._takes.run(
+                self.model,
+                held,
+                input_ids=ids.view(shape),
+                position_ids=batch.positions.view(shape),
+                **told,
+                **({"logits_to_keep": batch.last} if keeps else {}),
+            )
         logits = out.logits[:, 0] if across else out.logits[0]
         return logits if keeps else logits[batch.last]
 

@@ -31,6 +31,7 @@ from torch.nn.functional import linear
 
 from minikv.kernels.cpu import linear as in_c
 from minikv.kernels.cpu.norm import rms_norm
+from minikv.models.wanted import wanted
 
 LEAST_WEIGHTS = 2**17  # of a linear layer: below, what a call costs is more than it saves
 ROWS = 64  # oneDNN's order is chosen for a product with so many rows, and serves other numbers
@@ -292,7 +293,7 @@ def _linear_forward(module: nn.Linear, input: Tensor) -> Tensor:
     weight = module.weight
     if not _computes(input, module.in_features, weight.dtype):
         return linear(input, plain_weight(weight), module.bias)
-    return _product(input, weight, module.bias)
+    return wanted(lambda rows: _product(rows, weight, module.bias), input)
 
 
 def _computes(x: Tensor, width: int, dtype: torch.dtype) -> bool:
@@ -312,7 +313,8 @@ def _mlp_forward(module: Any, x: Tensor) -> Tensor:
     )
     if not ours or not _computes(x, layers[0].in_features, torch.float32):
         return type(module).forward(module, x)
-    return module.down_proj(_gated(x, change.panels, layers[0].out_features))
+    panels, width = change.panels, layers[0].out_features
+    return wanted(lambda rows: module.down_proj(_gated(rows, panels, width)), x)
 
 
 def _watched(module: nn.Module) -> bool:
