@@ -108,7 +108,7 @@ class Adapter:
         shape = (-1, 1) if across else (1, -1)
         keeps = "logits_to_keep" in self._accepts and not across
         told = {"batch": batch} if self.reads == "paged" else {"attention_mask": held.mask()}
-        with forward():
+        with forward(batch.num_tokens, self._few(batch)):
             out = self._takes.run(
                 self.model,
                 held,
@@ -119,6 +119,15 @@ class Adapter:
             )
         logits = out.logits[:, 0] if across else out.logits[0]
         return logits if keeps else logits[batch.last]
+
+    def _few(self, batch: Batch) -> Tensor | None:
+        """Return the rows with logits if the others need not be computed behind attention; None: all are read.
+
+        A layer with a state reads others, and so may a hook.
+        """
+        few = len(batch.last) < batch.num_tokens and batch.state_slots is None
+        hooks = few and any(each._forward_hooks or each._forward_pre_hooks for each in self.model.modules())
+        return batch.last if few and not hooks else None
 
     def _beside_states(self, ids: Tensor, batch: Batch, states: StateSlots) -> Tensor:
         from minikv.models.hf_cache import PagedCache

@@ -19,7 +19,7 @@ from minikv.kernels.expanding import LatentSizes, absorb, latent_parts, of_laten
 from minikv.models.batch import Batch, sees
 from minikv.models.observer import Asked, weighed_lse, weighed_scores
 from minikv.models.takes_cache import TakesCache
-from minikv.models.wanted import only
+from minikv.models.wanted import behind_attention
 from minikv.plan.estimate import EXPANDED_BYTES
 
 ATTENTION = "minikv_paged"  # its name in transformers' AttentionInterface
@@ -151,7 +151,7 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if cache.spec.layers[index].kind == "latent":
         out = _latent(module, index, query, batch, scale, window)
-        _ask_for_the_last(index, batch)
+        _tell_the_last(index, batch)
         return out.unsqueeze(across), None
     rows, kv, starts = query[0].transpose(0, 1), batch.kv(index), batch.query_starts
     kernels = operations(query.device)
@@ -170,14 +170,13 @@ def attend(
             _tell_sums(batch, index, found.lse, sums, query.shape[1] // kv.k.shape[2])
     if observer is not None and observer.asks:
         observer.ask(index, Asked(rows, kv, scale, softcap, s_aux))
-    _ask_for_the_last(index, batch)
+    _tell_the_last(index, batch)
     return found.out.unsqueeze(across), None
 
 
-def _ask_for_the_last(layer: int, batch: Batch) -> None:
-    """Behind the attention of the last layer ask for the rows with logits alone. A layer with a state reads others."""
-    if layer == len(batch.cache.spec.layers) - 1 and batch.state_slots is None:
-        only(batch.num_tokens, batch.last)
+def _tell_the_last(layer: int, batch: Batch) -> None:
+    if layer == len(batch.cache.spec.layers) - 1:
+        behind_attention()
 
 
 def _tell_scores(batch: Batch, layer: int, scores: Tensor | None, query_heads: int) -> None:

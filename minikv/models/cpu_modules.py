@@ -193,11 +193,9 @@ def _orders(weight: nn.Parameter, alone: bool) -> Iterator[nn.Parameter]:
 def _has_gate(module: nn.Module) -> bool:
     """Whether it may be an MLP that can be changed whole."""
     layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not all(type(each) is nn.Linear and "forward" not in each.__dict__ for each in layers) or _watched(
-        module
-    ):
+    if not all(type(each) is nn.Linear and "forward" not in each.__dict__ for each in layers):
         return False
-    return all(
+    return not _watched(module) and all(
         each.bias is None
         and _is_plain(each.weight, (torch.float32,))
         and each.weight.numel() >= LEAST_WEIGHTS
@@ -276,9 +274,8 @@ def _undo(modules: tuple[nn.Module, ...]) -> None:
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if isinstance(weight, PackedWeight) and not weight.is_mkldnn:
-        if (
-            weight.half or weight.dtype != torch.float32 or not weight.is_contiguous()
-        ):  # or converted meanwhile
+        converted = weight.dtype != torch.float32 or not weight.is_contiguous()
+        if weight.half or converted:
             return linear(rows, weight.plain(), bias)
         return in_c.linear(rows, weight, weight.rows, bias)
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")

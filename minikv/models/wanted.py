@@ -8,33 +8,44 @@ logits, and of a prompt those are asked for its last token. So whatever is compu
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from torch import Tensor
 
-_WANTED: ContextVar[tuple[int, Tensor] | None] = ContextVar("wanted", default=None)
+
+@dataclass
+class _Asked:
+    """``rows`` [R] of a forward's ``total`` rows, once it is ``behind`` its last attention."""
+
+    total: int
+    rows: Tensor
+    behind: bool = False
+
+
+_ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 
 
 @contextmanager
-def forward() -> Iterator[None]:
-    """In a forward all rows are asked for, until ``only`` is called."""
-    token = _WANTED.set(None)
+def forward(total: int, rows: Tensor | None) -> Iterator[None]:
+    """The forward of ``total`` rows, of which ``rows`` [R] are asked for; None: all."""
+    token = _ASKED.set(None if rows is None else _Asked(total, rows))
     try:
         yield
     finally:
-        _WANTED.reset(token)
+        _ASKED.reset(token)
 
 
-def only(total: int, rows: Tensor) -> None:
-    """From here on ``rows`` [R] of the forward's ``total`` rows are asked for."""
-    if len(rows) < total:
-        _WANTED.set((total, rows))
+def behind_attention() -> None:
+    """No token of the forward is attended to any more."""
+    asked = _ASKED.get()
+    if asked is not None:
+        asked.behind = True
 
 
 def wanted(compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return ``compute(x)`` of the rows of ``x`` [1, T, K] that are asked for, and zeros for the others."""
-    asked = _WANTED.get()
-    if asked is None or x.dim() != 3 or x.shape[:2] != (1, asked[0]):
+    asked = _ASKED.get()
+    if asked is None or not asked.behind or x.dim() != 3 or x.shape[:2] != (1, asked.total):
         return compute(x)
-    rows = asked[1]
-    found = compute(x.index_select(1, rows))
-    return found.new_zeros(1, asked[0], found.shape[2]).index_copy_(1, rows, found)
+    found = compute(x.index_select(1, asked.rows))
+    return found.new_zeros(1, asked.total, found.shape[2]).index_copy_(1, asked.rows, found)

@@ -15,7 +15,7 @@ from transformers import (
 
 from minikv import LLM, SamplingParams
 from minikv.models import attention, cpu_modules
-from minikv.models.wanted import forward, only, wanted
+from minikv.models.wanted import behind_attention, forward, wanted
 
 SIZES = {"vocab_size": 512, "hidden_size": 384, "num_hidden_layers": 3, "num_attention_heads": 4}
 MLP = {"intermediate_size": 512, "num_key_value_heads": 2}
@@ -59,7 +59,7 @@ def test_tokens_and_logprobs_are_the_same_and_fewer_rows_are_computed(name, rows
             return [(out.token_ids, out.logprobs) for out in llm.generate(PROMPTS, params, progress=False)]
 
     found, computed = answers(), sum(rows)
-    monkeypatch.setattr(attention, "only", lambda total, asked: None)
+    monkeypatch.setattr(attention, "behind_attention", lambda: None)
     expected = answers()
     if not computed:
         pytest.skip("no weight is packed here")
@@ -70,12 +70,26 @@ def test_tokens_and_logprobs_are_the_same_and_fewer_rows_are_computed(name, rows
             assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
+def test_a_hook_sees_every_row(rows):
+    torch.manual_seed(0)
+    family, config = FAMILIES["Llama"]
+    model, seen = family(config).eval(), []
+    prompt = torch.tensor([PROMPTS[0][:20]])
+    with torch.no_grad():
+        expected = model.model(prompt).last_hidden_state[0]
+    model.model.norm.register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    with LLM(model, num_blocks=64) as llm:
+        llm.generate(prompt.tolist(), SamplingParams(max_tokens=1), progress=False)
+    torch.testing.assert_close(seen[-1], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_an_error_in_a_forward_leaves_all_rows_asked_for():
     x = torch.ones(1, 4, 2)
 
     def fails():
-        with forward():
-            only(4, torch.tensor([1]))
+        with forward(4, torch.tensor([1])):
+            assert torch.equal(wanted(torch.clone, x), x)
+            behind_attention()
             assert wanted(torch.clone, x)[0, :, 0].tolist() == [0, 1, 0, 0]
             assert torch.equal(wanted(torch.clone, x[:, :3]), x[:, :3])
             raise ZeroDivisionError

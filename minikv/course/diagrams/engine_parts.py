@@ -14,14 +14,7 @@ CALLER, PART, TASK = 8, 472, 760  # left edges of the columns
 TOP, ROW, BOX = 48, 30, 24
 PART_WIDE = 264
 # The names under which nano holds an object of each class that has parts.
-HELD_AS = {
-    "BlockManager": ("blocks",),
-    "KVCache": (
-        "kv_cache",
-        "cache",
-    ),
-    "Scheduler": ("self",),
-}
+HELD_AS = {"BlockManager": ("blocks",), "KVCache": ("kv_cache", "cache"), "Scheduler": ("self",)}
 
 
 def engine_parts(lang: str = "en") -> Diagram:
