@@ -1,4 +1,4 @@
-"""Modules of a model that compute the same in less time on a CPU: linear layers, MLPs, RMS norms. Lesson 13.
+"""Modules of a model that compute the same in less time on a CPU: linear layers, MLPs, RMS norms. Lesson 04.
 
 Linear layers: ``torch.nn.functional.linear`` reads a weight [N, K] row by row. A product that reads it in the order in
 which it multiplies takes less time, so a weight is put in such an order once. In float32, where there is a C compiler,

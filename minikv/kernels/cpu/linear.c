@@ -1,18 +1,20 @@
-/* A linear layer on a CPU: out = x W^T + bias in float32, with W in panels. Lesson 13.
+/* A linear layer on a CPU: out = x W^T + bias in float32, with W in panels. Lesson 04.
 
        W [N, K]     panel 0: columns 0 to COLUMNS - 1 of the result     panel 1     ...
                     k = 0: one weight of each column, k = 1: ..., so that a panel is read from front to back
 
-   A step of decodes has some tens of rows: each panel is read from memory once and used for all of them. A thread
-   multiplies a tile of rows with a panel, its sums in registers, and asks meanwhile for its share of the next panel.
-   So memory and arithmetic take their time side by side, which a library's product does one after the other when no
-   weight is in a cache, as in a model of more weights than the cache holds.
+   A step of decodes has some tens of rows: each weight is read from memory once and used for all of them. A thread goes
+   through a panel in chunks of K. It multiplies each tile of rows with a chunk, which lies in its first cache, and asks
+   meanwhile for the tile's share of the next chunk. So memory and arithmetic take their time side by side, which a
+   library's product does one after the other when no weight is in a cache, as in a model of more weights than the
+   cache holds. A chunk is asked for as what is needed once: it doesn't push out of the larger caches what the rest of a
+   step needs again.
 
    A sum is added up in the order of k, whatever the number of rows: a row's result does not depend on the rows around
    it.
 
    Gated, as in an MLP: the first half of a panel's columns is of one weight, the gate, and the second half of another of
-   the same shape. The result is silu(gate) * other, which never leaves the registers before. */
+   the same shape. The result is silu(gate) * other, which never leaves the first cache before. */
 
 #include <stdint.h>
 #include <string.h>
@@ -31,8 +33,10 @@
 #endif
 #define WIDE 2
 #define COLUMNS (LANES * WIDE)
+#define CHUNK 128  /* elements of K: with AVX-512 16 KiB of a panel */
+#define STRETCH 16 /* elements of K between two groups of requests */
 #define LINE 16    /* floats of a cache line */
-#define STRETCH 16 /* elements of k between two requests for the next panel */
+#define GROUP 192  /* rows whose sums are kept until a panel has been read */
 
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 
@@ -47,68 +51,79 @@ static inline void gate(float *x, const float *other) {
     }
 }
 
-/* ``rows`` is a constant where this is expanded, so that all sums are in registers. */
-static inline __attribute__((always_inline)) void tile(const int rows, const float *x, int64_t depth, const float *panel,
-                                                       const float *bias, float *out, int64_t width, int used,
-                                                       const float *next, int64_t lines, int gated) {
-    Lanes sums[ROWS][WIDE];
-    int64_t asked = 0, k = 0;
-    const int64_t share = (lines * STRETCH + depth - 1) / depth;
+/* Add a chunk's products to the ``sums`` of a tile, and ask for ``lines`` cache lines at ``next``. ``rows`` is a constant
+   where this is expanded, so that all sums are in registers. */
+static inline __attribute__((always_inline)) void tile(const int rows, const float *x, int64_t depth, const float *chunk,
+                                                       int length, float (*sums)[COLUMNS], const float *next, int lines) {
+    Lanes held[ROWS][WIDE];
+    const int share = (lines * STRETCH + length - 1) / length;
+    int asked = 0, k = 0;
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < WIDE; v++) sums[r][v] = *(const Lanes *)(bias + v * LANES);
-    for (; k + STRETCH <= depth; k += STRETCH) {
-        for (int64_t end = asked + share < lines ? asked + share : lines; asked < end; asked++)
-            __builtin_prefetch(next + asked * LINE, 0, 2);
-        for (int64_t i = k; i < k + STRETCH; i++)
+        for (int v = 0; v < WIDE; v++) held[r][v] = *(const Lanes *)(sums[r] + v * LANES);
+    for (; k + STRETCH <= length; k += STRETCH) {
+        for (int end = asked + share < lines ? asked + share : lines; asked < end; asked++)
+            __builtin_prefetch(next + asked * LINE, 0, 0);
+        for (int i = k; i < k + STRETCH; i++)
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
                 for (int v = 0; v < WIDE; v++)
-                    sums[r][v] += x[r * depth + i] * *(const Lanes *)(panel + i * COLUMNS + v * LANES);
+                    held[r][v] += x[r * depth + i] * *(const Lanes *)(chunk + i * COLUMNS + v * LANES);
     }
-    for (; k < depth; k++)
+    for (; k < length; k++)
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < WIDE; v++)
-                sums[r][v] += x[r * depth + k] * *(const Lanes *)(panel + k * COLUMNS + v * LANES);
-    if (gated)
-        for (int r = 0; r < rows; r++) gate((float *)sums[r], (float *)(sums[r] + 1));
-    if (used == COLUMNS)
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < WIDE; v++) *(Lanes *)(out + r * width + v * LANES) = sums[r][v];
-    else
-        for (int r = 0; r < rows; r++) memcpy(out + r * width, sums[r], used * sizeof(float));
+                held[r][v] += x[r * depth + k] * *(const Lanes *)(chunk + k * COLUMNS + v * LANES);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < WIDE; v++) *(Lanes *)(sums[r] + v * LANES) = held[r][v];
+}
+
+/* Add ``rows`` rows' products with a chunk to their ``sums``; up to ``lines`` cache lines follow it. */
+static void multiply(int rows, const float *x, int64_t depth, const float *chunk, int length, float (*sums)[COLUMNS],
+                     int64_t lines) {
+    const int tiles = (rows + ROWS - 1) / ROWS, asks = lines < length * COLUMNS / LINE ? lines : length * COLUMNS / LINE;
+    const int share = (asks + tiles - 1) / tiles;
+    for (int t = 0, row = 0; t < tiles; t++) {
+        const int height = (rows - row + tiles - t - 1) / (tiles - t), from = t * share;
+        const int own = asks - from < share ? asks - from : share;
+#define OF(N) \
+    case N: \
+        tile(N, x + row * depth, depth, chunk, length, sums + row, chunk + length * COLUMNS + from * LINE, own); \
+        break;
+        switch (height) {
+            OF(1) OF(2) OF(3) OF(4) OF(5) OF(6)
+#if ROWS > 6
+            OF(7) OF(8) OF(9) OF(10) OF(11) OF(12)
+#endif
+        }
+        row += height;
+    }
 }
 
 /* ``x`` [rows, depth]; ``panels`` [count][depth][COLUMNS], each with ``each`` columns of the result: COLUMNS, or half of
    them gated; ``bias`` [width] or NULL; ``out`` [rows, width]. */
 void linear(const float *x, const float *panels, const float *bias, float *out, int64_t rows, int64_t width,
             int64_t depth, int64_t gated) {
-    const int64_t each = gated ? COLUMNS / 2 : COLUMNS, count = (width + each - 1) / each, tiles = (rows + ROWS - 1) / ROWS;
-    if (rows == 0) return;
+    const int64_t each = gated ? COLUMNS / 2 : COLUMNS, count = (width + each - 1) / each;
+    const float *end = panels + count * depth * COLUMNS;
 #pragma omp parallel for schedule(static)
     for (int64_t p = 0; p < count; p++) {
-        const int64_t first = p * each;
-        const int used = width - first < each ? width - first : each;
+        const int64_t first = p * each, used = width - first < each ? width - first : each;
         const float *panel = panels + p * depth * COLUMNS;
-        const int64_t lines = p + 1 < count ? depth * COLUMNS / LINE : 0, share = (lines + tiles - 1) / tiles;
-        float own[COLUMNS] = {0};
-        if (bias) memcpy(own, bias + first, used * sizeof(float));
-        for (int64_t t = 0, row = 0; t < tiles; t++) {
-            const int height = (rows - row + tiles - t - 1) / (tiles - t);
-            const int64_t from = t * share, asks = lines - from < share ? lines - from : share;
-            const float *above = x + row * depth, *next = panel + depth * COLUMNS + from * LINE;
-            float *below = out + row * width + first;
-#define OF(N) \
-    case N: \
-        tile(N, above, depth, panel, own, below, width, used, next, asks, gated); \
-        break;
-            switch (height) {
-                OF(1) OF(2) OF(3) OF(4) OF(5) OF(6)
-#if ROWS > 6
-                OF(7) OF(8) OF(9) OF(10) OF(11) OF(12)
-#endif
+        float start[COLUMNS] = {0}, sums[GROUP][COLUMNS];
+        if (bias) memcpy(start, bias + first, used * sizeof(float));
+        for (int64_t row = 0; row < rows; row += GROUP) {
+            const int group = rows - row < GROUP ? rows - row : GROUP;
+            for (int r = 0; r < group; r++) memcpy(sums[r], start, sizeof start);
+            for (int64_t k = 0; k < depth; k += CHUNK) {
+                const int length = depth - k < CHUNK ? depth - k : CHUNK;
+                const float *chunk = panel + k * COLUMNS;
+                multiply(group, x + row * depth + k, depth, chunk, length, sums, (end - chunk) / LINE - length * COLUMNS / LINE);
             }
-            row += height;
+            for (int r = 0; r < group; r++) {
+                if (gated) gate(sums[r], sums[r] + LANES);
+                memcpy(out + (row + r) * width + first, sums[r], used * sizeof(float));
+            }
         }
     }
 }
