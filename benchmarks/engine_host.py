@@ -2,12 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from benchmarks.engine_cases import mixed
 from benchmarks.kernels_timing import Detailed, tell
 from minikv import LLM, SamplingParams
+from minikv.engine.ext.graphs import DecodeGraphs
 
 SEQUENCES, PROMPT = 64, 64
 SHARE, MICROSECONDS = 0.05, 300.0
@@ -34,28 +37,38 @@ def host_times(model: Any, vocabulary: int, steps: int) -> tuple[dict[str, list[
     load = mixed(SEQUENCES, PROMPT, PROMPT, vocabulary)
     params = SamplingParams(temperature=0, max_tokens=SETTLE + steps + 1, ignore_eos=True)
     blocks = SEQUENCES * (-(-(PROMPT + params.max_tokens) // 16) + 1)
-    parts: dict[str, list[float]] = {"schedule": [], "batch": [], "finish": []}
-    whole = []
+    now = defaultdict[str, float](float)
+    steps_done, whole = [], []
     budget = SEQUENCES * PROMPT
     with LLM(model, num_blocks=blocks, max_num_seqs=SEQUENCES, max_batched_tokens=budget) as llm:
         llm.overlaps = False  # each step by itself: what is prepared meanwhile costs a GPU nothing
-        llm.scheduler.schedule = _timed(llm.scheduler.schedule, parts["schedule"])
-        llm.runner.batch = _timed(llm.runner.batch, parts["batch"])
-        llm.scheduler.finish = _timed(llm.scheduler.finish, parts["finish"])
+        watch = partial(_watch, now)
+        watch("schedule", llm.scheduler, "schedule")
+        watch("batch", llm.runner, "batch")
+        if isinstance(llm.graphs, DecodeGraphs):  # of a step that is replayed
+            watch("batch", llm.graphs, "takes")
+            watch("batch", llm.graphs.buffers, "fill")
+        watch("finish", llm.scheduler, "finish")
         for request in load.requests:
             llm.add_request(list(request.prompt), params)
         for _ in range(SETTLE + steps):
+            now.clear()
             start = time.perf_counter()
             llm.step()
             whole.append(time.perf_counter() - start)
-    return {name: times[SETTLE:] for name, times in parts.items()}, whole[SETTLE:]
+            steps_done.append(dict(now))
+    parts = {name: [each[name] for each in steps_done[SETTLE:]] for name in ("schedule", "batch", "finish")}
+    return parts, whole[SETTLE:]
 
 
-def _timed(call: Callable, times: list[float]) -> Callable:
+def _watch(now: dict[str, float], part: str, owner: Any, method: str) -> None:
+    """Add the seconds of a method of ``owner`` to those of ``part``."""
+    call = getattr(owner, method)
+
     def timed(*args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         result = call(*args, **kwargs)
-        times.append(time.perf_counter() - start)
+        now[part] += time.perf_counter() - start
         return result
 
-    return timed
+    setattr(owner, method, timed)

@@ -3,8 +3,9 @@
     python -m benchmarks.step_parts [--quick] [--json FILE]
 
 One thread's CPU time, so that other work on the machine counts little. A part has its own time, without that of the
-parts that it calls; together they are the step. Each figure is the median of the steps. The watch itself costs about
-half a microsecond a call, which stands in the calling part: "the rest of the forward" has most calls.
+parts that it calls; together they are the step as the model's own code runs it. Each figure is the median of the steps.
+The watch itself costs about half a microsecond a call, which stands in the calling part: "the rest of the forward" has
+most calls. The last row is the same step replayed (``minikv.engine.ext.recorded``), without any watch inside.
 """
 
 import statistics
@@ -25,6 +26,7 @@ from minikv import LLM, SamplingParams
 PROMPT, SETTLE = 100, 6
 FEW, MANY = 8, 64
 WHOLE = "the rest of the engine"
+WATCHED, FEWER = "by the model's own code", "less"
 PARTS = {
     "products of the weights": ("minikv.models.cpu_modules:_product", "minikv.models.cpu_modules:_gated"),
     "attention over the pages": ("minikv.kernels.cpu:paged_decode",),
@@ -70,10 +72,6 @@ class Watch:
 
 def measure(shape: ModelShape, sequences: int, steps: int) -> dict[str, float]:
     """Seconds of each part in a decode step of ``sequences``, as ``PARTS`` names them."""
-    model = random_model(shape, torch.device("cpu"), torch.float32)
-    load = mixed(sequences, PROMPT, PROMPT, shape.vocabulary)
-    params = SamplingParams(temperature=0, max_tokens=SETTLE + steps + 1, ignore_eos=True)
-    blocks = sequences * (-(-(PROMPT + params.max_tokens) // 16) + 1)
     watch, found = Watch(), defaultdict[str, list[float]](list)
     with ExitStack() as stack:
         for part, names in PARTS.items():
@@ -81,19 +79,39 @@ def measure(shape: ModelShape, sequences: int, steps: int) -> dict[str, float]:
                 module, _, place = name.partition(":")
                 target = watch.of(part, resolve_name(name))
                 stack.enter_context(patch(f"{module}.{place}", target))
-        budget = sequences * PROMPT
-        llm = LLM(model, num_blocks=blocks, max_num_seqs=sequences, max_batched_tokens=budget)
-        stack.enter_context(llm)
+        for step in decodes(shape, sequences, steps, enforce_eager=True):
+            watch.seconds.clear()
+            step()
+            for part, seconds in watch.seconds.items():
+                found[part].append(seconds)
+    return {part: statistics.median(found[part]) for part in PARTS}
+
+
+def replayed(shape: ModelShape, sequences: int, steps: int) -> float:
+    """Seconds of the whole step, replayed."""
+    found = []
+    for step in decodes(shape, sequences, steps):
+        began = time.thread_time()
+        step()
+        found.append(time.thread_time() - began)
+    return statistics.median(found)
+
+
+def decodes(shape: ModelShape, sequences: int, steps: int, **options: Any) -> Iterator[Callable[[], Any]]:
+    """Yield the engine's step, ``steps`` times, while ``sequences`` decode; ``options`` are those of ``LLM``."""
+    model = random_model(shape, torch.device("cpu"), torch.float32)
+    load = mixed(sequences, PROMPT, PROMPT, shape.vocabulary)
+    params = SamplingParams(temperature=0, max_tokens=SETTLE + steps + 1, ignore_eos=True)
+    blocks = sequences * (-(-(PROMPT + params.max_tokens) // 16) + 1)
+    budget = sequences * PROMPT
+    with LLM(model, num_blocks=blocks, max_num_seqs=sequences, max_batched_tokens=budget, **options) as llm:
         llm.overlaps = False  # each step by itself
         for request in load.requests:
             llm.add_request(list(request.prompt), params)
-        for step in range(SETTLE + steps):
-            watch.seconds.clear()
+        for _ in range(SETTLE):
             llm.step()
-            if step >= SETTLE:
-                for part, seconds in watch.seconds.items():
-                    found[part].append(seconds)
-    return {part: statistics.median(found[part]) for part in PARTS}
+        for _ in range(steps):
+            yield llm.step
 
 
 def rows(steps: int) -> Iterator[Row]:
@@ -103,6 +121,16 @@ def rows(steps: int) -> Iterator[Row]:
         for part, spent in seconds.items():
             claim = f"{sequences} sequences: {part}"
             yield Row(claim, 1e6 * spent, whole, "the whole step", "us", "told, no goal", True)
+        again = 1e6 * replayed(SMALL, sequences, steps)
+        yield Row(
+            f"{sequences} sequences: the whole step, replayed",
+            again,
+            whole,
+            WATCHED,
+            "us",
+            FEWER,
+            again < whole,
+        )
 
 
 def main() -> None:

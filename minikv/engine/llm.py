@@ -97,9 +97,10 @@ class LLM:
       such layers there is nothing to save, and any number but 0 is refused.
     - ``prompt_lookup``: the most draft tokens of a decode, taken from the sequence's own repetitions; 0 drafts none.
       The answer is the same, in fewer steps where drafts are right.
-    - ``enforce_eager``: capture no CUDA graphs. Otherwise a GPU's decode steps are captured and replayed
-      (``minikv.engine.ext.graphs``), and the model's parameters must stay where they are; ``memory_report`` gives the
-      graphs' bytes, or the reason why there are none.
+    - ``enforce_eager``: run the model's own code in every step. Otherwise decode steps are captured and replayed, on a
+      GPU as CUDA graphs (``minikv.engine.ext.graphs``), on a CPU as a list of calls, in float32 where there is a C
+      compiler (``minikv.engine.ext.recorded``). The model's parameters must stay where they are; ``memory_report``
+      gives the bytes, or the reason why nothing is captured.
     - ``eviction``: which tokens of a sequence stay in the layers without a window (``EvictionConfig``), so that a
       sequence may be longer than the cache; None keeps all. The answer depends neither on the other sequences nor on a
       preemption, up to rounding; only SnapKV uses other queries after a preemption. Decodes are not captured then.

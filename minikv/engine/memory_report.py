@@ -203,10 +203,12 @@ class MemoryReport:
         if graphs is None:
             if why is None or why.reason == "cpu":
                 return []
-            return [_say("eager", lang, why=why.text(lang))]
+            return [_say("eager_cpu" if self.stats.kind == "cpu" else "eager", lang, why=why.text(lang))]
         sizes = {"buffers": graphs.buffer_bytes, "pool": graphs.pool_bytes, "driver": graphs.driver_bytes}
         written = {name: exact_bytes(value) for name, value in sizes.items()}
-        lines = [_say("graphs", lang, count=graphs.count, **written)]
+        lines = [
+            _say("recorded" if self.stats.kind == "cpu" else "graphs", lang, count=graphs.count, **written)
+        ]
         more = graphs.num_bytes - self.held_bytes
         if self.held_bytes and more > 0:
             lines.append(_say("graphs_more", lang, more=exact_bytes(more), held=exact_bytes(self.held_bytes)))

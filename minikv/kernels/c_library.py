@@ -15,14 +15,18 @@ import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 # No -ffast-math: linked into a library, it changes how the whole process rounds.
 FLAGS = ("-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 LINK = ("-shared", "-lm")  # without -fopenmp, which would load another OpenMP than torch's
 SECONDS = 60
+_NOTE: ContextVar[Callable[[Callable[[], Any]], None] | None] = ContextVar("note", default=None)
 
 
 def load(source: Path, **constants: int) -> ctypes.CDLL | None:
@@ -53,6 +57,24 @@ def load(source: Path, **constants: int) -> ctypes.CDLL | None:
             return library
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def call(function: Any, *args: Any) -> Any:
+    """Call a function of a library. ``args`` are numbers and addresses, which mean the same if it is called again."""
+    note = _NOTE.get()
+    if note is not None:
+        note(partial(function, *args))
+    return function(*args)
+
+
+@contextmanager
+def noting(note: Callable[[Callable[[], Any]], None]) -> Iterator[None]:
+    """Tell ``note`` every call of the block, as a function that makes it again."""
+    token = _NOTE.set(note)
+    try:
+        yield
+    finally:
+        _NOTE.reset(token)
 
 
 @cache

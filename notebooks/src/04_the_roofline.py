@@ -590,7 +590,7 @@ show(widget)
 # The roof assumes that reading and computing go on at the same time. On a GPU they do: while some warps wait for memory, others compute. On a CPU the program has to see to it. A product that first waits for its weights and then multiplies takes the **sum** $M/\beta + F/\pi$, and at the ridge point, where both parts are equal, that is twice as long.
 #
 # minikv's linear layers on a CPU therefore keep a weight matrix in narrow panels. While a thread multiplies one panel with all sequences, it already asks memory for the next: `prefetch` in `minikv/kernels/cpu/linear.c`.
-# %% [markdown] key="overlap" lang="zh" src=""
+# %% [markdown] key="overlap" lang="zh" src="00158223"
 # Roofline 假定读取和计算同时进行。GPU 正是这样：一些 warp 在等显存，另一些 warp 在计算。在 CPU 上就得由程序来安排。如果一次乘法先等权重读完、再开始算，用时就是两部分**之和** $M/\beta + F/\pi$；在拐点上两部分相等，用时便翻了一倍。
 #
 # 所以在 CPU 上，minikv 把线性层的权重矩阵切成一条条窄的面板（panel）。线程一边用一条面板乘所有序列，一边就向内存要下一条，见 `minikv/kernels/cpu/linear.c` 里的 `prefetch`。

@@ -177,6 +177,8 @@ Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 #
 # The engine has to know all of this *before* the cache takes the rest, because memory that the formula leaves out is taken from another tensor ([lesson 08](08_allocate_kv_cache.ipynb)). Our engine first reserves this memory, then sizes the cache, then records. `llm.memory_report()` says what the graphs really took. With `enforce_eager=True` there are no graphs.
 #
+# A CPU has no graphs, but there, too, Python stands between the operations. So on a CPU our engine writes down a step's calls with the memory that each of them reads and writes, and later makes them one after the other, without the model's code: `minikv/engine/ext/recorded.py`. The same rule holds: whatever depends on a value of one step, such as `tensor.item()`, can't be recorded.
+#
 # ## Several tokens from one step: drafts
 #
 # A step that *checks* five tokens reads the weights once, just like a step that makes one token ([lesson 04](04_the_roofline.ipynb)). So it pays to guess the next tokens.
@@ -185,7 +187,7 @@ Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 #
 # One forward computes the newest token and the drafts after it. After each of them the model gives its own next token. If the draft equals that token, it is accepted. At the first difference the model's own token is taken, and the drafts after it are dropped.
 # Here is a run of tiny-gqa with up to four drafts a step:
-# %% [markdown] key="graph_read" lang="zh" src="205f84d3"
+# %% [markdown] key="graph_read" lang="zh" src="4d9ccfd7"
 # “输入”连同全部块表的位置放在一起，一次复制就能送到 GPU；“块表”是 kernel 实际读取的地方。“驱动”一行按 35 个档位各录一次、每次 8 MiB 计算。
 #
 # 其中大部分是 logits，每条序列都要一整行词表：`256 × 128,256 × 2 = 65,667,072` 字节。第一列的合计相当于 510 个 token 的缓存，与整个缓存相比并不多。
@@ -193,6 +195,8 @@ Table(["字节", "8,192 个 token", "131,072 个 token"], zip(names, *columns))
 # 这些从形状就能算出来，其余的要在 GPU 上才知道。录下来的那一步，中间结果（激活）放在分配器的一个**私有池**里。它们的地址也录进了图，所以图存在多久，它们就占多久。各个档位从不同时运行，可以共用一个池。驱动也要为每次录制留一些，就是表里的最后一行；在测量之前，那只是假定。
 #
 # 引擎必须在缓存拿走其余显存**之前**知道这一切，因为公式漏掉的一项，会去占别的张量的显存（[第 08 课](08_allocate_kv_cache.ipynb)）。我们的引擎先把这部分留出来，再定缓存的大小，然后录制；图实际占了多少，可以看 `llm.memory_report()`。设 `enforce_eager=True` 就不用图。
+#
+# CPU 没有这种图，但算子与算子之间同样隔着 Python 代码。所以在 CPU 上，我们的引擎把一步里的调用连同各自读写的内存记下来，以后照着顺序逐个调用，不再执行模型的代码，见 `minikv/engine/ext/recorded.py`。规矩是一样的：只要某处取决于这一步的某个值（例如 `tensor.item()`），就不能录制。
 #
 # ## 一步得到几个 token：草稿
 #

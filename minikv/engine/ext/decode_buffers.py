@@ -7,9 +7,9 @@ and the rest of its bucket is padding that stores nothing (slot -1) and reads no
     tables   int32 [groups, rows, width]
     logits   [rows, vocabulary]
 
-One copy fills ``inputs`` up to the end of the new data. The tables are packed behind the rest, since most sequences
-are far shorter than the longest that the graphs allow; one copy on the device spreads them over ``tables``. Entries of
-earlier steps remain behind them: no kernel reads a table past its sequence's length.
+One copy fills ``inputs`` up to the end of the new data; a CPU writes there itself. The tables are packed behind the
+rest, since most sequences are far shorter than the longest that the graphs allow; one copy on the device spreads them
+over ``tables``. Entries of earlier steps remain behind them: no kernel reads a table past its sequence's length.
 """
 
 from dataclasses import dataclass
@@ -89,9 +89,13 @@ class DecodeBuffers:
             self._new_tables = self._inputs[sizes.head_bytes :].view(torch.int32)
             self._last = torch.arange(rows, device=cache.device)
             self._starts = torch.arange(rows + 1, dtype=torch.int32, device=cache.device)
-            self._inputs.zero_()
             self._tables.zero_()
-            self._longs[2:] = -1
+            self.clear()
+
+    def clear(self) -> None:
+        """Make all rows padding."""
+        self._inputs.zero_()
+        self._longs[2:] = -1
 
     def token_ids(self, rows: int) -> Tensor:
         """Return the token ids: int64 [rows]."""
@@ -128,7 +132,8 @@ class DecodeBuffers:
         size = self.sizes
         rows, columns = step.block_tables[0].shape
         count = size.num_kv_cache_groups * rows * columns
-        host = pinned(size.head_bytes + 4 * count, self.cache.device)
+        on_host = self.cache.device.type == "cpu"
+        host = self._inputs if on_host else pinned(size.head_bytes + 4 * count, self.cache.device)
         memory = host.numpy()
         longs = place(memory, 0, (2 + size.num_kv_cache_groups, size.rows), np.dtype(np.int64))
         longs[:2, rows:], longs[2:, rows:] = 0, -1
@@ -139,7 +144,8 @@ class DecodeBuffers:
         tables = place(memory, size.head_bytes, (size.num_kv_cache_groups, rows, columns), np.dtype(np.int32))
         for group, (slots, table) in enumerate(zip(step.slot_mapping, step.block_tables, strict=True)):
             longs[2 + group, :rows], tables[group] = slots, table
-        self._inputs[: len(host)].copy_(host, non_blocking=True)
+        if not on_host:
+            self._inputs[: len(host)].copy_(host, non_blocking=True)
         if sampled is not None:
             ids = self.token_ids(rows)
             ids.copy_(sampled.index_select(0, ids))

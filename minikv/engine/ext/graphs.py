@@ -6,7 +6,8 @@ may change from step to step, neither an address nor a size, and the host cannot
 
     step of 11 decodes  ->  bucket 16: 11 rows and 5 of padding into the buffers  ->  replay  ->  11 rows of logits
 
-Steps with a prefill are computed without graphs: they are few, large, and each has another shape.
+Steps with a prefill are computed without graphs: they are few, large, and each has another shape. On a CPU the same
+steps are recorded and replayed (``minikv.engine.ext.recorded``).
 """
 
 import warnings
@@ -26,6 +27,7 @@ from minikv.engine.core.runner import Compute, Runner
 from minikv.engine.core.step import Step, StepArrays
 from minikv.engine.ext.decode_buffers import DecodeBuffers, DecodeSizes, one_row
 from minikv.engine.ext.graph_memory import GraphMemory
+from minikv.engine.ext.recorded import CpuCapturer, can_record
 from minikv.errors import DoesNotFitError, first_line
 from minikv.i18n import text
 from minikv.kernels.dispatch import part_bytes
@@ -54,13 +56,25 @@ def buckets(most: int) -> tuple[int, ...]:
 
 
 class Capturer(Protocol):
-    """Makes a function repeatable. ``CudaCapturer`` is the only one; tests have another, which needs no GPU."""
+    """Makes a function repeatable: ``CudaCapturer`` on a GPU, ``CpuCapturer`` on a CPU.
 
-    pool_bytes: int
-    driver_bytes: int
+    ``late``: a batch size is captured when it is first needed, and not all of them at the start.
+    """
+
+    @property
+    def late(self) -> bool: ...
+
+    @property
+    def pool_bytes(self) -> int: ...
+
+    @property
+    def driver_bytes(self) -> int: ...
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return a function that repeats all device work of ``run``, on the same addresses."""
+
+    def holds(self) -> bool:
+        """Return whether captures may still be replayed."""
 
     def close(self) -> None:
         """Drop the captures."""
@@ -72,6 +86,8 @@ class CudaCapturer:
     ``pool_bytes``: torch's memory for the graphs' intermediate results. ``driver_bytes``: the driver's memory for the
     graphs themselves.
     """
+
+    late = False
 
     def __init__(self, device: torch.device):
         self.pool_bytes = self.driver_bytes = 0
@@ -110,6 +126,9 @@ class CudaCapturer:
         self.pool_bytes += max(0, now_reserved - reserved)
         self.driver_bytes += max(0, now_rest - rest)
         return graph.replay
+
+    def holds(self) -> bool:
+        return True
 
     def close(self) -> None:
         """Free the graphs' memory, once none of them runs any more."""
@@ -173,8 +192,10 @@ class DecodeGraphs:
         )
         self.buffers = DecodeBuffers(adapter.cache, sizes)
         self._replays: dict[int, Callable[[], None]] = {}
+        self._holds = False  # of the last step
         try:
-            for rows in reversed(self.buckets):  # the largest first: the others use its memory
+            # The largest first: the others use its memory.
+            for rows in self.buckets[:1] if capturer.late else reversed(self.buckets):
                 self._replays[rows] = capturer.capture(self._step(rows))
         except BaseException as error:
             clear_frames(error.__traceback__)  # the frames hold views of the buffers and of the cache
@@ -192,7 +213,10 @@ class DecodeGraphs:
     def takes(self, step: StepArrays) -> bool:
         """Return whether ``step`` was captured. If not, it is computed, or refused, without graphs."""
         limit = self.adapter.position_limit
-        return self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
+        fits = self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
+        # Looked at behind a step that was computed, so at least once a prompt: it takes a tenth of a millisecond.
+        self._holds = fits and (self._holds or self.capturer.holds())
+        return self._holds and self._is_captured(len(step.lengths))
 
     def replay(self, step: StepArrays, sampled: Tensor | None = None) -> Tensor:
         """Return the logits [sequences, vocabulary] of a captured step. The next replay overwrites them.
@@ -201,7 +225,7 @@ class DecodeGraphs:
         """
         rows = len(step.lengths)
         self.buffers.fill(step, sampled)
-        self._replays[self.buckets[bisect_left(self.buckets, rows)]]()
+        self._replays[self._bucket(rows)]()
         return self.buffers.logits[:rows]
 
     def around(self, compute: Compute) -> Compute:
@@ -221,14 +245,28 @@ class DecodeGraphs:
         self.capturer.close()
         self.buffers.close()
 
+    def _bucket(self, rows: int) -> int:
+        return self.buckets[bisect_left(self.buckets, rows)]
+
+    def _is_captured(self, rows: int) -> bool:
+        """Return whether the bucket of ``rows`` can be replayed; a late capturer captures it now, of padding."""
+        bucket = self._bucket(rows)
+        if bucket not in self._replays:
+            self.buffers.clear()
+            try:
+                self._replays[bucket] = self.capturer.capture(self._step(bucket))
+            except RuntimeError:
+                return False
+        return True
+
     def _step(self, rows: int) -> Callable[[], None]:
-        token_ids, batch = self.buffers.token_ids(rows), self.buffers.batch(rows)
-        logits = self.buffers.logits[:rows]
+        token_ids, logits = self.buffers.token_ids(rows), self.buffers.logits[:rows]
 
         @torch.no_grad()
         def step() -> None:
-            # Out of the pool, where they would take room that the next capture could use.
-            logits.copy_(self.adapter.forward(token_ids, batch))
+            # A batch of its own, with nothing in it that was computed before. The logits are copied out of the pool,
+            # where they would take room that the next capture could use.
+            logits.copy_(self.adapter.forward(token_ids, self.buffers.batch(rows)))
 
         return step
 
@@ -247,7 +285,9 @@ def capture_decodes(
     A model may do something that no graph can hold, which the trial shows. Then there is a warning, and steps are
     computed without graphs.
     """
-    if adapter.cache.device.type != "cuda":
+    device = adapter.cache.device
+    on_gpu = device.type == "cuda"
+    if not on_gpu and not can_record(adapter.cache):
         return Eager("cpu")
     if enforce_eager:
         return Eager("asked")
@@ -263,12 +303,14 @@ def capture_decodes(
     if width is None:
         return Eager("endless")
     try:
-        return DecodeGraphs(adapter, max_rows, width, CudaCapturer(adapter.cache.device))
+        capturer = CudaCapturer(device) if on_gpu else CpuCapturer(adapter.model)
+        return DecodeGraphs(adapter, max_rows, width, capturer)
     except (DoesNotFitError, torch.OutOfMemoryError) as error:
         why = Eager("memory", first_line(error))
     except RuntimeError as error:  # torch's, for code that waits and code that cannot be captured
         why = Eager("refused", first_line(error))
-    warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=5)
+    if on_gpu:
+        warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=5)
     return why
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minikv.kernels import attention
 from minikv.kernels.attention import Attention
-from minikv.kernels.c_library import load
+from minikv.kernels.c_library import call, load
 from minikv.kernels.paged_kv import PagedKV
 
 SOURCE = Path(__file__).parent / "paged_decode.c"
@@ -111,7 +111,7 @@ def _decoded(
         scale,
         softcap or 0.0,
     )
-    run(ctypes.byref(asked))
+    call(run, ctypes.byref(asked))
     return Attention(out.to(query.dtype), lse, None)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from minikv.kernels.c_library import load
+from minikv.kernels.c_library import call, load
 from minikv.kernels.dispatch import runs_in_c
 
 WITHIN = 1e-4  # of the first results, beside plain torch's
@@ -50,7 +50,8 @@ def _run(library: Any, x: Tensor, panels: Tensor, rows: int, bias: Tensor | None
     x, depth = x.contiguous(), panels.shape[1]
     out = x.new_empty(*x.shape[:-1], rows)
     late = None if bias is None else bias.contiguous()
-    library.linear(
+    call(
+        library.linear,
         x.data_ptr(),
         panels.data_ptr(),
         None if late is None else late.data_ptr(),

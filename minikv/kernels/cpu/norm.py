@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minikv.kernels.c_library import load
+from minikv.kernels.c_library import call, load
 from minikv.kernels.dispatch import runs_in_c
 
 
@@ -29,7 +29,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
     if run is None:
         return None
     out, width = torch.empty_like(x), len(weight)
-    run(x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // width, width, eps)
+    call(run, x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // width, width, eps)
     return out
 
 

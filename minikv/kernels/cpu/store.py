@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minikv.kernels import slots as plain
-from minikv.kernels.c_library import load
+from minikv.kernels.c_library import call, load
 
 
 class _Part(ctypes.Structure):
@@ -63,7 +63,7 @@ def store_kv(
         ]
         blocks, block_size, heads, _ = k_cache.shape
         asked = _Store((_Part * 2)(*parts), slots.data_ptr(), len(slots), heads, block_size, blocks)
-        if run(ctypes.byref(asked)) == 0:
+        if call(run, ctypes.byref(asked)) == 0:
             return
     # Also for a slot past the end, of which torch's own error tells.
     plain.store_kv(key, value, k_cache, v_cache, slots, k_scale, v_scale)
