@@ -1,6 +1,7 @@
 """Decode steps that a CPU replays: the same tokens as the model's own code, and nothing that belongs to one step."""
 
 import random
+import threading
 
 import pytest
 import torch
@@ -102,7 +103,10 @@ def layer(weights, state):
     if len(x) > 2:
         y = y.add_(x.mean(dim=-1, keepdim=True)).mul_(scale)
     pages.index_copy_(0, slots, y)
-    return pages.index_select(0, slots) @ two + torch.where(x > 0, x, x.new_full((), 0.5)) @ three.T
+    constant = torch.tensor([1.0, 2.0]).mul_(scale).sum()
+    return (
+        constant * pages.index_select(0, slots) @ two + torch.where(x > 0, x, x.new_full((), 0.5)) @ three.T
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -167,6 +171,19 @@ def test_what_belongs_to_one_step_is_refused(reads):
     assert x.tolist() == [1, 2, 3, 4], "tensors can be read again"
 
 
+def test_another_thread_may_read_while_a_step_is_captured():
+    x, found = torch.arange(1.0, 5), []
+
+    def run():
+        reader = threading.Thread(target=lambda: found.append((x.tolist(), float(x.sum()))))
+        reader.start()
+        reader.join()
+        x.add(1)
+
+    CpuCapturer(nn.Identity()).capture(run)
+    assert found == [([1, 2, 3, 4], 10)] * 2
+
+
 def test_a_model_that_reads_values_runs_its_own_code(replays):
     """Experts are chosen by value, and their number is the host's. Nobody is warned: answers come as before."""
     model = reference("llama")
@@ -184,11 +201,13 @@ def test_a_model_that_reads_values_runs_its_own_code(replays):
         del norm.forward
 
 
-def test_a_batch_size_that_cannot_be_captured_runs_the_models_code(replays):
+def test_a_batch_size_that_cannot_be_captured_runs_the_models_code(replays, monkeypatch):
     model = reference("llama")
     norm = model.model.model.norm
     own = type(norm).forward
     norm.forward = lambda x: own(norm, x * (1 if x.shape[1] < 4 else max(1, int(x.sum() * 0))))
+    tries, step = [], DecodeGraphs._step
+    monkeypatch.setattr(DecodeGraphs, "_step", lambda self, rows: tries.append(rows) or step(self, rows))
     try:
         with make(model.model) as llm:
             found = answers(llm, model.prompts[:5])
@@ -196,6 +215,7 @@ def test_a_batch_size_that_cannot_be_captured_runs_the_models_code(replays):
         del norm.forward
     assert found == [model.answer(prompt, 8)[0] for prompt in model.prompts[:5]]
     assert len(replays) == 1
+    assert tries == [1, 8], "it is tried once"
 
 
 def test_a_capture_in_the_middle_of_a_run_touches_no_block(replays):

@@ -192,6 +192,7 @@ class DecodeGraphs:
         )
         self.buffers = DecodeBuffers(adapter.cache, sizes)
         self._replays: dict[int, Callable[[], None]] = {}
+        self._refused: set[int] = set()
         self._holds = False  # of the last step
         try:
             # The largest first: the others use its memory.
@@ -251,13 +252,13 @@ class DecodeGraphs:
     def _is_captured(self, rows: int) -> bool:
         """Return whether the bucket of ``rows`` can be replayed; a late capturer captures it now, of padding."""
         bucket = self._bucket(rows)
-        if bucket not in self._replays:
+        if bucket not in self._replays and bucket not in self._refused:
             self.buffers.clear()
             try:
                 self._replays[bucket] = self.capturer.capture(self._step(bucket))
-            except RuntimeError:
-                return False
-        return True
+            except Exception:  # the model's own code then says what is wrong, if anything is
+                self._refused.add(bucket)
+        return bucket in self._replays
 
     def _step(self, rows: int) -> Callable[[], None]:
         token_ids, logits = self.buffers.token_ids(rows), self.buffers.logits[:rows]
@@ -308,6 +309,10 @@ def capture_decodes(
     except (DoesNotFitError, torch.OutOfMemoryError) as error:
         why = Eager("memory", first_line(error))
     except RuntimeError as error:  # torch's, for code that waits and code that cannot be captured
+        why = Eager("refused", first_line(error))
+    except Exception as error:
+        if on_gpu:
+            raise
         why = Eager("refused", first_line(error))
     if on_gpu:
         warnings.warn(text("engine.eager_warning", "en", why=why.text()), stacklevel=5)

@@ -13,17 +13,17 @@ are in order, so a replay writes there when the value before has been read.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 from weakref import finalize
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.nn.modules import module as every_module
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -33,7 +33,8 @@ from minikv.kernels.dispatch import checked_mode, runs_in_c
 
 OF_ONE_STEP = "what follows is that of one step"
 OF_VALUES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
-READS = "tolist", "numpy"  # what torch does not send through a dispatch mode
+EXCHANGED = "aten::set_", "aten::resize_", "aten::resize_as_"
+READS = Tensor.tolist, Tensor.numpy  # what is no operation of a dispatch mode
 ALIGNED = 64  # bytes
 CPU = torch.device("cpu")
 
@@ -64,6 +65,7 @@ class CpuCapturer:
         self._modules = [each._modules for each in modules]
         self._weights = [held for each in modules for held in (each._parameters, each._buffers)]
         self._hooks = [hooks for each in modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        self._hooks += [every_module._global_forward_hooks, every_module._global_forward_pre_hooks]
         self._recorded = self._parts()
 
     @property
@@ -77,7 +79,7 @@ class CpuCapturer:
         """
         run()
         notes, drawn = _Notes(self._pool), torch.get_rng_state()
-        with _refusing_reads(), notes, noting(notes.calls.append):
+        with _NoReads(), notes, noting(notes.calls.append):
             run()
         if not torch.equal(drawn, torch.get_rng_state()):
             raise RuntimeError(f"{OF_ONE_STEP}: random numbers")
@@ -135,6 +137,15 @@ class _Pool:
         return tensor.detach() if piece is None else _shaped(piece, tensor)
 
 
+class _NoReads(TorchFunctionMode):
+    """While it is on no tensor's values can be read on the host, where they would be those of one step."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in READS:
+            raise RuntimeError(f"{OF_ONE_STEP}: Tensor.{func.__name__}")
+        return func(*args, **(kwargs or {}))
+
+
 class _Notes(TorchDispatchMode):
     """``calls``: what is computed while the mode is on, in order."""
 
@@ -153,6 +164,12 @@ class _Notes(TorchDispatchMode):
             each for each in tree_leaves(found) if isinstance(each, Tensor) and _memory(each) not in given
         ]
         lasting = partial(tree_map_only, Tensor, self.pool.lasting)
+        if (
+            name == "aten::lift_fresh"
+        ):  # a constant of the code: later operations may change what is made of it
+            placed = self.pool.take(found)
+            self.calls.append(partial(self.pool.lasting(placed).copy_, found.clone()))
+            return placed
         if func._schema.is_mutable:
             self.calls.append(partial(func, *lasting(args), **lasting(kwargs)))
             return found
@@ -165,10 +182,10 @@ class _Notes(TorchDispatchMode):
 
 
 def _differs(func: OpOverload, args: Any) -> bool:
-    """Return whether the host reads a value, or a value decides about a shape."""
+    """Return whether the host reads a value, a value decides about a shape, or memory is exchanged."""
     if torch.Tag.dynamic_output_shape in func.tags and func._schema.name == "aten::index":
         return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
-    return any(tag in func.tags for tag in OF_VALUES)
+    return func._schema.name in EXCHANGED or any(tag in func.tags for tag in OF_VALUES)
 
 
 def _again(func: OpOverload, args: Any, kwargs: Any, into: Any) -> Callable[[], Any]:
@@ -195,26 +212,6 @@ def _with_out(func: OpOverload) -> tuple[OpOverload, str] | None:
         if len(outs) == 1 and rest == wanted:
             return overload, outs[0]
     return None
-
-
-@contextmanager
-def _refusing_reads() -> Iterator[None]:
-    """Inside of the block a tensor's values cannot be read on the host, where they would be those of one step."""
-
-    def refusing(name: str) -> Callable:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise RuntimeError(f"{OF_ONE_STEP}: Tensor.{name}")
-
-        return refuse
-
-    patches = [patch.object(Tensor, name, refusing(name)) for name in READS]
-    for each in patches:
-        each.start()
-    try:
-        yield
-    finally:
-        for each in patches:
-            each.stop()
 
 
 def _memory(tensor: Tensor) -> int:
