@@ -99,8 +99,9 @@ class LLM:
       The answer is the same, in fewer steps where drafts are right.
     - ``enforce_eager``: run the model's own code in every step. Otherwise decode steps are captured and replayed, on a
       GPU as CUDA graphs (``minikv.engine.ext.graphs``), on a CPU as a list of calls, in float32 where there is a C
-      compiler (``minikv.engine.ext.recorded``). The model's parameters must stay where they are; ``memory_report``
-      gives the bytes, or the reason why nothing is captured.
+      compiler (``minikv.engine.ext.recorded``). The model's parameters must stay where they are; on a CPU
+      other ones, and hooks, count from the next prompt on. ``memory_report`` gives the bytes, or the reason why nothing
+      is captured.
     - ``eviction``: which tokens of a sequence stay in the layers without a window (``EvictionConfig``), so that a
       sequence may be longer than the cache; None keeps all. The answer depends neither on the other sequences nor on a
       preemption, up to rounding; only SnapKV uses other queries after a preemption. Decodes are not captured then.

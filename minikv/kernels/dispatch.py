@@ -12,7 +12,8 @@ checked; the tests and the notebooks run so. ``values`` is like ``1``, but also 
 slots on a GPU, which makes the CPU wait for it at every call and cannot be captured in a CUDA graph.
 
 Both are read at each call, so a test or a debugging session can switch them between two calls; linear layers are chosen
-when an ``LLM`` opens. Reading one takes a microsecond; the smallest kernel takes some tens.
+when an ``LLM`` opens, and decodes that it replays notice a switch at the next prompt. Reading one takes a microsecond;
+the smallest kernel takes some tens.
 """
 
 import importlib.util

@@ -98,7 +98,7 @@ def use_faster_modules(model: nn.Module) -> FasterModules:
                 _change_mlp(module, changed)
             elif type(module).__name__.endswith("RMSNorm"):
                 _change_norm(module, changed)
-        if any(isinstance(each, PackedWeight) for each in model.parameters()):
+        if any(_CHANGES[each].weight is not None and _CHANGES[each].users == 1 for each in changed):
             _copy_the_rest(model, memory)
         return FasterModules(list(changed))
     except BaseException:  # Ctrl+C, or no memory: none stays changed without a user

@@ -140,6 +140,9 @@ class Rerun:
     def holds(self):
         return True
 
+    def renew(self):
+        return False
+
     def close(self):
         self.closed = True
 

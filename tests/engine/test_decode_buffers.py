@@ -87,7 +87,7 @@ def test_only_decodes_that_fit_are_replayed():
         adapter,
         DecodeBuffers(pages(1), DecodeSizes(4, 3, 1, 11, torch.float32)),
     )
-    held.buckets, held.capturer = (4,), SimpleNamespace(holds=lambda: True)
+    held.buckets, held.capturer = (4,), SimpleNamespace(holds=lambda: True, renew=lambda: False)
     held._replays, held._holds = {4: lambda: None}, False
     assert held.takes(step_of([[0, 1, 2]] * 4))
     assert not held.takes(step_of([[0]] * 5)), "more sequences"

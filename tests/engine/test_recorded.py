@@ -3,10 +3,12 @@
 import random
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.modules.module import register_module_forward_hook
 
 from minikv import SamplingParams
 from minikv.engine.ext import recorded
@@ -152,6 +154,11 @@ def test_a_replay_computes_what_the_code_would(seed):
         lambda x: x * (1 if x.sum() > 0 else 2),
         lambda x: x * x.tolist()[0],
         lambda x: x * torch.from_numpy(x.numpy().copy()),
+        lambda x: x * torch.from_numpy(np.array(x)),
+        lambda x: x * torch.tensor([x[0], x[1], 1.0, 2.0]),
+        lambda x: torch.tensor_split(x, torch.tensor([2]))[0],
+        lambda x: x * torch.view_as_complex(torch.stack([x, x], -1)).conj().imag,
+        lambda x: nn.LSTM(4, 4).train()(x[None])[0][0] + torch.rand_like(x),
         lambda x: x[x > 0],
         lambda x: x[torch.nonzero(x)[:, 0]],
         lambda x: torch.masked_select(x, x > 0),
@@ -166,7 +173,7 @@ def test_what_belongs_to_one_step_is_refused(reads):
         found = reads(x)
         out[: len(found)].copy_(found)
 
-    with torch.no_grad(), pytest.raises(RuntimeError, match="one step"):
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"one step|conjugate"):
         CpuCapturer(nn.Identity()).capture(run)
     assert x.tolist() == [1, 2, 3, 4], "tensors can be read again"
 
@@ -205,9 +212,11 @@ def test_a_batch_size_that_cannot_be_captured_runs_the_models_code(replays, monk
     model = reference("llama")
     norm = model.model.model.norm
     own = type(norm).forward
+    tries, capture = [], CpuCapturer.capture
+    monkeypatch.setattr(
+        CpuCapturer, "capture", lambda self, run: tries.append(run.rows) or capture(self, run)
+    )
     norm.forward = lambda x: own(norm, x * (1 if x.shape[1] < 4 else max(1, int(x.sum() * 0))))
-    tries, step = [], DecodeGraphs._step
-    monkeypatch.setattr(DecodeGraphs, "_step", lambda self, rows: tries.append(rows) or step(self, rows))
     try:
         with make(model.model) as llm:
             found = answers(llm, model.prompts[:5])
@@ -234,9 +243,9 @@ def test_a_capture_in_the_middle_of_a_run_touches_no_block(replays):
         del held
 
 
-@pytest.mark.parametrize("change", ["hook", "moved", "checked", "reference"])
+@pytest.mark.parametrize("change", ["hook", "everywhere", "moved", "forward", "checked", "reference"])
 def test_a_model_that_changes_runs_its_own_code(change, replays, monkeypatch):
-    """A hook is called, weights that were put elsewhere count, and checks are made, from the next prompt on."""
+    """Hooks are called, weights and functions that were exchanged count, checks are made: from the next prompt on."""
     world = World.bare("llama", num_hidden_layers=2, hidden_size=24, intermediate_size=28)
     seen, undo = [], None
     with make(world) as llm:
@@ -245,6 +254,12 @@ def test_a_model_that_changes_runs_its_own_code(change, replays, monkeypatch):
         assert count
         if change == "hook":
             undo = world.model.norm.register_forward_hook(lambda *_: seen.append(1))
+        elif change == "everywhere":
+            norm = world.model.norm
+            undo = register_module_forward_hook(lambda module, *_: seen.append(1) if module is norm else None)
+        elif change == "forward":
+            own = world.model.norm.forward
+            world.model.norm.forward = lambda x: seen.append(1) or own(x)
         elif change == "moved":
             world.lm_head.weight.data = world.lm_head.weight.data.flip(0).clone()
         elif change == "checked":
@@ -253,7 +268,11 @@ def test_a_model_that_changes_runs_its_own_code(change, replays, monkeypatch):
             monkeypatch.setenv("MINIKV_KERNELS", "reference")
         llm.reset_prefix_cache()
         second = answers(llm, [[5, 6, 7]])
-        assert sum(replays) == count
+        if change in ("moved", "forward"):
+            assert sum(replays) > count, "recorded anew"
+            assert change == "moved" or seen
+        else:
+            assert sum(replays) == count
         if change == "moved":
             last = world.lm_head.weight.shape[0] - 1
             assert second[0][0] == last - first[0][0]
@@ -265,6 +284,126 @@ def test_a_model_that_changes_runs_its_own_code(change, replays, monkeypatch):
             llm.reset_prefix_cache()
             assert answers(llm, [[5, 6, 7]]) == first
             assert sum(replays) > count
+
+
+def test_results_that_are_no_tensor_are_left_out():
+    x, out = torch.arange(1.0, 5), torch.zeros(4)
+    cell = nn.LSTM(4, 4).eval()
+    with torch.no_grad():
+        replay = CpuCapturer(cell).capture(lambda: out.copy_(cell(x[None])[0][0]))
+        x.mul_(-0.5)
+        replay()
+        assert torch.equal(out, cell(x[None])[0][0])
+
+
+def test_numbers_that_another_thread_draws_are_none_of_the_step():
+    x, out = torch.arange(1.0, 5), torch.zeros(4)
+
+    def run():
+        drawing = threading.Thread(target=torch.rand, args=(3,))
+        drawing.start()
+        drawing.join()
+        out.copy_(x + 1)
+
+    CpuCapturer(nn.Identity()).capture(run)
+
+
+@pytest.mark.parametrize("where", ["open", "run"])
+def test_inference_mode_may_be_on_or_off(where):
+    model = reference("llama")
+    prompts = model.prompts[:5]
+    with torch.inference_mode(where == "open"):
+        llm = make(model.model)
+    with llm:
+        for on in (where == "run", where == "open", where == "run"):
+            with torch.inference_mode(on):
+                llm.reset_prefix_cache()
+                assert answers(llm, prompts) == [model.answer(prompt, 8)[0] for prompt in prompts]
+
+
+def test_autocast_is_computed_by_the_models_code(replays):
+    model = reference("llama")
+    with make(model.model) as llm:
+        before = answers(llm, model.prompts[:3])
+        count = sum(replays)
+        with torch.autocast("cpu", torch.bfloat16):
+            llm.reset_prefix_cache()
+            answers(llm, model.prompts[:3])
+        assert sum(replays) == count
+        llm.reset_prefix_cache()
+        assert answers(llm, model.prompts[:3]) == before
+        assert sum(replays) > count
+
+
+def test_another_llm_on_the_model_disturbs_no_step(replays):
+    """Its weights are packed once, and stay where they are."""
+    model = reference("llama", hidden_size=384, intermediate_size=512)
+    prompt = model.prompts[5]
+    with make(model.model) as llm:
+        llm.add_request(list(prompt), greedy(8, ignore_eos=True))
+        for _ in range(3):
+            llm.step()
+        count = sum(replays)
+        with make(model.model) as other:
+            assert answers(other, [prompt]) == [model.answer(prompt, 8)[0]]
+            while llm.has_work:
+                done = llm.step().finished
+        assert list(done[0].completions[0].token_ids) == model.answer(prompt, 8)[0]
+        assert sum(replays) > count + 6
+
+
+def test_what_a_step_reads_stays_when_a_weight_moves(replays):
+    """In the middle of a sequence the memory that was recorded is kept; from the next prompt on the new one counts."""
+    world = World.bare("llama", num_hidden_layers=2, hidden_size=24, intermediate_size=28)
+    norm = world.model.norm
+    with make(world) as llm:
+        before = answers(llm, [[5, 6, 7]])
+        llm.add_request([5, 6, 7], greedy(8, ignore_eos=True))
+        llm.reset_prefix_cache()
+        for _ in range(3):
+            llm.step()
+        norm.weight.data = norm.weight.data.clone()
+        gone = [torch.full_like(norm.weight, torch.nan) for _ in range(50)]
+        while llm.has_work:
+            done = llm.step().finished
+        assert list(done[0].completions[0].token_ids) == before[0]
+        count = len(replays)
+        assert answers(llm, [[5, 6, 7]]) == before
+        assert len(replays) == count + 1, "recorded anew"
+        del gone
+
+
+def test_a_capture_that_was_interrupted_keeps_nothing(monkeypatch):
+    model = reference("llama")
+    llm = make(model.model)
+    answers(llm, model.prompts[:1])
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recorded._Notes, "__torch_dispatch__", stop)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        answers(llm, model.prompts[:5])
+    monkeypatch.undo()
+    monkeypatch.setenv("MINIKV_CHECKED", "0")
+    llm.close()
+    assert kept.value is not None
+
+
+def test_a_replay_that_would_differ_is_not_used(monkeypatch):
+    model = reference("llama")
+    own = recorded._again
+    monkeypatch.setattr(
+        recorded,
+        "_again",
+        lambda func, *rest: own(
+            torch.ops.aten.neg.default if func is torch.ops.aten.silu.default else func, *rest
+        ),
+    )
+    with make(model.model) as llm:
+        assert llm.graphs.reason == "refused"
+        assert "differs" in llm.graphs.detail
+        assert answers(llm, model.prompts[:2]) == [model.answer(prompt, 8)[0] for prompt in model.prompts[:2]]
 
 
 def test_close_gives_the_memory_back():

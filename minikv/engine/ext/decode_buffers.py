@@ -97,6 +97,10 @@ class DecodeBuffers:
         self._inputs.zero_()
         self._longs[2:] = -1
 
+    def vary(self, rows: int) -> None:
+        """Give padding other token ids and positions; it still stores and reads nothing."""
+        self._longs[:2, :rows] = min(1, self.sizes.vocabulary - 1)
+
     def token_ids(self, rows: int) -> Tensor:
         """Return the token ids: int64 [rows]."""
         return self._longs[0, :rows]

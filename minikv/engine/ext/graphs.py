@@ -74,7 +74,10 @@ class Capturer(Protocol):
         """Return a function that repeats all device work of ``run``, on the same addresses."""
 
     def holds(self) -> bool:
-        """Return whether captures may still be replayed."""
+        """Return whether captures may be replayed now."""
+
+    def renew(self) -> bool:
+        """Return whether earlier captures are no longer of the model as it is."""
 
     def close(self) -> None:
         """Drop the captures."""
@@ -129,6 +132,9 @@ class CudaCapturer:
 
     def holds(self) -> bool:
         return True
+
+    def renew(self) -> bool:
+        return False
 
     def close(self) -> None:
         """Free the graphs' memory, once none of them runs any more."""
@@ -197,7 +203,9 @@ class DecodeGraphs:
         try:
             # The largest first: the others use its memory.
             for rows in self.buckets[:1] if capturer.late else reversed(self.buckets):
-                self._replays[rows] = capturer.capture(self._step(rows))
+                self._replays[rows] = capturer.capture(_Decode(self, rows))
+            if capturer.late:
+                self._compare(self.buckets[0])
         except BaseException as error:
             clear_frames(error.__traceback__)  # the frames hold views of the buffers and of the cache
             capturer.close()
@@ -212,10 +220,17 @@ class DecodeGraphs:
         )
 
     def takes(self, step: StepArrays) -> bool:
-        """Return whether ``step`` was captured. If not, it is computed, or refused, without graphs."""
+        """Return whether ``step`` can be replayed. If not, it is computed, or refused, without graphs.
+
+        A late capturer captures its bucket now, if it has not been, which overwrites the buffers with padding.
+        """
         limit = self.adapter.position_limit
         fits = self.buffers.takes(step) and (limit is None or int(step.positions.max()) < limit)
+        fits = fits and not torch.is_autocast_enabled(self.buffers.cache.device.type)
         # Looked at behind a step that was computed, so at least once a prompt: it takes a tenth of a millisecond.
+        if fits and not self._holds and self.capturer.renew():
+            self._replays.clear()
+            self._refused.clear()
         self._holds = fits and (self._holds or self.capturer.holds())
         return self._holds and self._is_captured(len(step.lengths))
 
@@ -246,6 +261,17 @@ class DecodeGraphs:
         self.capturer.close()
         self.buffers.close()
 
+    def _compare(self, rows: int) -> None:
+        """Raise ``RuntimeError`` if a replay does not give the logits of the model's code, of other tokens."""
+        self.buffers.vary(rows)
+        logits = self.buffers.logits[:rows]
+        _Decode(self, rows)()
+        expected = logits.clone()
+        logits.zero_()
+        self._replays[rows]()
+        if not torch.allclose(logits, expected, equal_nan=True):
+            raise RuntimeError("what is replayed differs from what the model computes")
+
     def _bucket(self, rows: int) -> int:
         return self.buckets[bisect_left(self.buckets, rows)]
 
@@ -255,21 +281,25 @@ class DecodeGraphs:
         if bucket not in self._replays and bucket not in self._refused:
             self.buffers.clear()
             try:
-                self._replays[bucket] = self.capturer.capture(self._step(bucket))
+                self._replays[bucket] = self.capturer.capture(_Decode(self, bucket))
             except Exception:  # the model's own code then says what is wrong, if anything is
                 self._refused.add(bucket)
         return bucket in self._replays
 
-    def _step(self, rows: int) -> Callable[[], None]:
-        token_ids, logits = self.buffers.token_ids(rows), self.buffers.logits[:rows]
 
-        @torch.no_grad()
-        def step() -> None:
-            # A batch of its own, with nothing in it that was computed before. The logits are copied out of the pool,
-            # where they would take room that the next capture could use.
-            logits.copy_(self.adapter.forward(token_ids, self.buffers.batch(rows)))
+class _Decode:
+    """The decode of ``rows`` sequences, as it is captured. An object: a kept traceback holds no cell of a closure."""
 
-        return step
+    def __init__(self, graphs: DecodeGraphs, rows: int):
+        self.graphs, self.rows = graphs, rows
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        buffers, rows = self.graphs.buffers, self.rows
+        # A batch of its own, with nothing in it that was computed before. The logits are copied out of the pool, where
+        # they would take room that the next capture could use.
+        logits = self.graphs.adapter.forward(buffers.token_ids(rows), buffers.batch(rows))
+        buffers.logits[:rows].copy_(logits)
 
 
 def capture_decodes(

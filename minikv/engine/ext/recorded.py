@@ -13,8 +13,10 @@ are in order, so a replay writes there when the value before has been read.
 """
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from operator import is_
 from typing import Any
 from weakref import finalize
 
@@ -32,9 +34,12 @@ from minikv.kernels.c_library import find_compiler, noting
 from minikv.kernels.dispatch import checked_mode, runs_in_c
 
 OF_ONE_STEP = "what follows is that of one step"
-OF_VALUES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
+OF_ONE = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded
 EXCHANGED = "aten::set_", "aten::resize_", "aten::resize_as_"
-READS = Tensor.tolist, Tensor.numpy  # what is no operation of a dispatch mode
+# What reads values without an operation that a dispatch mode sees: always; of tensors in a list; of a second argument.
+READS = Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__
+READS_LISTS = torch.tensor, torch.as_tensor, torch.asarray
+READS_SECOND = torch.tensor_split, Tensor.tensor_split, Tensor.new_tensor
 ALIGNED = 64  # bytes
 CPU = torch.device("cpu")
 
@@ -61,49 +66,70 @@ class CpuCapturer:
     driver_bytes = 0
 
     def __init__(self, model: nn.Module):
-        self._pool, modules = _Pool(), list(model.modules())
-        self._modules = [each._modules for each in modules]
-        self._weights = [held for each in modules for held in (each._parameters, each._buffers)]
-        self._hooks = [hooks for each in modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
-        self._hooks += [every_module._global_forward_hooks, every_module._global_forward_pre_hooks]
-        self._recorded = self._parts()
+        self._model, self._pool, self._warm = model, _Pool(), False
+        self._recorded: list[Any] = []
+        self._look()
 
     @property
     def pool_bytes(self) -> int:
         return self._pool.num_bytes
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Run twice, and return a function that does the same again. The first run does one-time work: it compiles C.
+        """Run, and return a function that does the same again. The first time it runs twice: C may have to be compiled.
 
         Raises ``RuntimeError`` if what is done depends on a value.
         """
-        run()
-        notes, drawn = _Notes(self._pool), torch.get_rng_state()
-        with _NoReads(), notes, noting(notes.calls.append):
-            run()
-        if not torch.equal(drawn, torch.get_rng_state()):
-            raise RuntimeError(f"{OF_ONE_STEP}: random numbers")
-        calls = tuple(notes.calls)
-
-        def replay() -> None:
-            for call in calls:
-                call()
-
-        return replay
+        notes = _Notes(self._pool)
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            if not self._warm:
+                run()
+                self._warm = True
+            with _NoReads(), notes, noting(notes.calls.append):
+                run()
+        return _Replay(notes.calls)
 
     def holds(self) -> bool:
-        """Whether the model is as it was recorded: its modules, its weights where they were, no hook to be called."""
-        return _runs_unchecked_in_c() and not any(self._hooks) and self._parts() == self._recorded
+        """Whether steps may be replayed: no hook waits to be called, and no argument is to be checked."""
+        return _runs_unchecked_in_c() and not any(self._hooks)
+
+    def renew(self) -> bool:
+        """Whether the model has other modules or weights than were recorded. Captures from now on are of these."""
+        parts = self._parts()
+        same = len(parts) == len(self._recorded) and all(map(is_, parts, self._recorded))
+        if not same:
+            self._look()
+        return not same
 
     def close(self) -> None:
-        self._pool = _Pool()
+        self._pool, self._recorded = _Pool(), []
 
-    def _parts(self) -> list[int]:
-        """Return what tells the model's modules and weights from others."""
-        modules = [id(each) for held in self._modules for each in held.values()]
-        return modules + [
-            _memory(each) for held in self._weights for each in held.values() if each is not None
-        ]
+    def _look(self) -> None:
+        self._modules = list(self._model.modules())
+        self._hooks = [every_module._global_forward_hooks, every_module._global_forward_pre_hooks]
+        for each in self._modules:
+            self._hooks += [each._forward_hooks, each._forward_pre_hooks]
+        # Kept, so that no address in a note can come to be that of something else.
+        self._recorded = self._parts()
+
+    def _parts(self) -> list[Any]:
+        """Return the model's modules, the functions in place of their ``forward``, and the memory of its weights."""
+        parts: list[Any] = []
+        for each in self._modules:
+            parts += [*each._modules.values(), each.__dict__.get("forward")]
+            for held in (each._parameters, each._buffers):
+                parts += [weight if weight is None else _held(weight) for weight in held.values()]
+        return parts
+
+
+class _Replay:
+    """Makes the noted calls again. An object: a traceback that is kept holds no cell of a closure."""
+
+    def __init__(self, calls: list[Callable[[], Any]]):
+        self._calls = calls
+
+    def __call__(self) -> None:
+        for call in self._calls:
+            call()
 
 
 class _Pool:
@@ -112,6 +138,7 @@ class _Pool:
     def __init__(self) -> None:
         self._pieces: dict[int, np.ndarray] = {}  # by address
         self._free: list[tuple[int, int]] = []  # (bytes, address), sorted
+        self._returned: deque[tuple[int, int]] = deque()  # a garbage collection may come at any place
 
     @property
     def num_bytes(self) -> int:
@@ -119,6 +146,8 @@ class _Pool:
 
     def take(self, like: Tensor) -> Tensor:
         """Return a tensor with the shape, strides and values of ``like`` in a piece of its own."""
+        while self._returned:
+            insort(self._free, self._returned.popleft())
         need = max(1, like.untyped_storage().nbytes())
         place = bisect_left(self._free, (need, 0))
         if place < len(self._free) and self._free[place][0] <= 2 * need:
@@ -128,7 +157,7 @@ class _Pool:
             piece = memory[-memory.ctypes.data % ALIGNED :][:need]
             self._pieces[piece.ctypes.data] = piece
         held = piece[:]  # torch holds this array as long as a tensor needs the memory
-        finalize(held, insort, self._free, (len(piece), piece.ctypes.data)).atexit = False
+        finalize(held, self._returned.append, (len(piece), piece.ctypes.data)).atexit = False
         return _shaped(held, like).copy_(like)
 
     def lasting(self, tensor: Tensor) -> Tensor:
@@ -138,11 +167,16 @@ class _Pool:
 
 
 class _NoReads(TorchFunctionMode):
-    """While it is on no tensor's values can be read on the host, where they would be those of one step."""
+    """While it is on torch reads no tensor's values on the host, where they would be those of one step."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in READS:
-            raise RuntimeError(f"{OF_ONE_STEP}: Tensor.{func.__name__}")
+        given: Any = ()
+        if func in READS_LISTS and args and isinstance(args[0], list | tuple):
+            given = args[0]
+        elif func in READS_SECOND:
+            given = args[1:]
+        if func in READS or (given and any(isinstance(each, Tensor) for each in tree_leaves(given))):
+            raise RuntimeError(f"{OF_ONE_STEP}: {func.__name__}")
         return func(*args, **(kwargs or {}))
 
 
@@ -156,9 +190,11 @@ class _Notes(TorchDispatchMode):
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name
-        if _differs(func, args):
+        if _differs(func, args, kwargs):
             raise RuntimeError(f"{OF_ONE_STEP}: {name}")
         found = func(*args, **kwargs)
+        if any(each.is_conj() or each.is_neg() for each in tree_leaves(found) if isinstance(each, Tensor)):
+            raise RuntimeError(f"{name} gives a view that is conjugate or negative")
         given = {_memory(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
         made = [
             each for each in tree_leaves(found) if isinstance(each, Tensor) and _memory(each) not in given
@@ -171,6 +207,8 @@ class _Notes(TorchDispatchMode):
             self.calls.append(partial(self.pool.lasting(placed).copy_, found.clone()))
             return placed
         if func._schema.is_mutable:
+            if made:
+                raise RuntimeError(f"{name} changes a tensor and makes another")
             self.calls.append(partial(func, *lasting(args), **lasting(kwargs)))
             return found
         if not made:
@@ -181,11 +219,14 @@ class _Notes(TorchDispatchMode):
         return placed
 
 
-def _differs(func: OpOverload, args: Any) -> bool:
-    """Return whether the host reads a value, a value decides about a shape, or memory is exchanged."""
-    if torch.Tag.dynamic_output_shape in func.tags and func._schema.name == "aten::index":
+def _differs(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Return whether the host reads a value, a value decides about a shape, numbers are drawn or memory exchanged."""
+    name, tags = func._schema.name, func.tags
+    if name == "aten::index":  # tagged for its masks
         return any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in args[1])
-    return func._schema.name in EXCHANGED or any(tag in func.tags for tag in OF_VALUES)
+    if name.startswith("aten::_scaled_dot_product"):  # tagged for its dropout
+        return bool(args[3] if len(args) > 3 else kwargs.get("dropout_p"))
+    return name in EXCHANGED or any(tag in tags for tag in OF_ONE)
 
 
 def _again(func: OpOverload, args: Any, kwargs: Any, into: Any) -> Callable[[], Any]:
@@ -196,11 +237,13 @@ def _again(func: OpOverload, args: Any, kwargs: Any, into: Any) -> Callable[[], 
 
     def computed() -> None:
         for each, found in zip(tree_leaves(into), tree_leaves(func(*args, **kwargs)), strict=True):
-            each.copy_(found)
+            if isinstance(each, Tensor):
+                each.copy_(found)
 
     return computed
 
 
+@cache
 def _with_out(func: OpOverload) -> tuple[OpOverload, str] | None:
     """Return the overload of ``func`` that writes into a tensor, and its argument's name; None if there is none."""
     wanted = [(each.name, str(each.type)) for each in func._schema.arguments]
@@ -217,6 +260,11 @@ def _with_out(func: OpOverload) -> tuple[OpOverload, str] | None:
 def _memory(tensor: Tensor) -> int:
     """Return the address of the memory of ``tensor``, and of all its views; what stands for it if it has none."""
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+
+
+def _held(weight: Tensor) -> Any:
+    """Return the memory of a weight as an object, the same one as long as the weight lies there."""
+    return weight.untyped_storage() if weight.layout == torch.strided else weight
 
 
 def _shaped(piece: np.ndarray, like: Tensor) -> Tensor:
