@@ -33,7 +33,7 @@ from minikv.cache.pages import Pages
 from minikv.kernels.c_library import find_compiler, noting
 from minikv.kernels.dispatch import checked_mode, runs_in_c
 
-OF_ONE_STEP = "what follows is that of one step"
+OF_ONE_STEP = "it depends on a value of one step"
 OF_ONE = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded
 EXCHANGED = "aten::set_", "aten::resize_", "aten::resize_as_"
 # What reads values without an operation that a dispatch mode sees: always; of tensors in a list; of a second argument.
@@ -200,9 +200,7 @@ class _Notes(TorchDispatchMode):
             each for each in tree_leaves(found) if isinstance(each, Tensor) and _memory(each) not in given
         ]
         lasting = partial(tree_map_only, Tensor, self.pool.lasting)
-        if (
-            name == "aten::lift_fresh"
-        ):  # a constant of the code: later operations may change what is made of it
+        if name == "aten::lift_fresh":  # a constant in the code, which later operations may change
             placed = self.pool.take(found)
             self.calls.append(partial(self.pool.lasting(placed).copy_, found.clone()))
             return placed
