@@ -3,7 +3,6 @@
 import random
 import threading
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -154,7 +153,7 @@ def test_a_replay_computes_what_the_code_would(seed):
         lambda x: x * (1 if x.sum() > 0 else 2),
         lambda x: x * x.tolist()[0],
         lambda x: x * torch.from_numpy(x.numpy().copy()),
-        lambda x: x * torch.from_numpy(np.array(x)),
+        lambda x: x * torch.from_numpy(x.__array__()),
         lambda x: x * torch.tensor([x[0], x[1], 1.0, 2.0]),
         lambda x: torch.tensor_split(x, torch.tensor([2]))[0],
         lambda x: x * torch.view_as_complex(torch.stack([x, x], -1)).conj().imag,
